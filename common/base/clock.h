@@ -1,0 +1,12 @@
+/* common/base/clock.h - monotonic time of this process. Never sent to another one: messages carry remaining time. */
+#ifndef SLUICE_COMMON_BASE_CLOCK_H
+#define SLUICE_COMMON_BASE_CLOCK_H
+
+#include <stdint.h>
+
+uint64_t sl_now_ns(void);
+uint64_t sl_now_us(void);
+uint64_t sl_now_ms(void);
+int64_t sl_wall_s(void); /* seconds since 1970, for "created" fields and logs only */
+
+#endif

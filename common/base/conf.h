@@ -1,0 +1,56 @@
+/* common/base/conf.h - config file (INI) and command line into a struct, by one table.
+ *
+ * The table is the documentation too: --help and the commented example files are made from it. A key that is not in
+ * the table, a value out of range or a line that does not parse is refused with a sentence that names file and line;
+ * the daemon then exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key with '-' for '_'; every
+ * option of the table can be given there and wins over the file; --config FILE names the file. */
+#ifndef SLUICE_COMMON_BASE_CONF_H
+#define SLUICE_COMMON_BASE_CONF_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include "common/base/err.h"
+
+#define SL_EXIT_CONFIG 78 /* sysexits.h EX_CONFIG */
+
+enum sl_conf_type {
+    SL_CONF_STRING, /* char *, owned, replaced with sl_free */
+    SL_CONF_LIST,   /* struct sl_conf_list: comma- or repeat-separated strings */
+    SL_CONF_U32,
+    SL_CONF_U64,
+    SL_CONF_I32,
+    SL_CONF_F64,
+    SL_CONF_BOOL,  /* bool: true false yes no on off 1 0 */
+    SL_CONF_BYTES, /* uint64_t: 64K, 512M, 2G (powers of 1024), plain bytes */
+    SL_CONF_ENUM   /* int: index into words[] */
+};
+
+struct sl_conf_list {
+    char **items;
+    size_t n;
+};
+
+struct sl_conf_opt {
+    const char *key; /* "listen", "kv_memory" */
+    enum sl_conf_type type;
+    size_t offset;            /* offsetof into the target struct */
+    const char *dflt;         /* text form of the default, or NULL = zero/empty */
+    const char *help;         /* one line, with the unit */
+    double min, max;          /* numbers only; both 0 = any */
+    const char *const *words; /* SL_CONF_ENUM: NULL-terminated */
+};
+
+/* Fills *target (zeroed by the caller) with defaults, then the file (path NULL = none), then argv. opts ends with a
+ * NULL key. Keys may stand in the file under any [section]; sections are headings only. Leftover non-option words of
+ * argv are SL_ECONFIG. On error *target is safe for sl_conf_fini. */
+SL_MUST_CHECK enum sl_err sl_conf_load(const struct sl_conf_opt *opts, const char *path, int argc, char **argv,
+                                       void *target, struct sl_why *why);
+void sl_conf_fini(const struct sl_conf_opt *opts, void *target);
+
+/* --config FILE out of argv, or NULL. */
+const char *sl_conf_file_arg(int argc, char **argv);
+/* Writes the table as option help, or as a commented example config file. */
+void sl_conf_help(const struct sl_conf_opt *opts, FILE *out);
+void sl_conf_example(const struct sl_conf_opt *opts, const char *title, FILE *out);
+
+#endif
