@@ -1,4 +1,5 @@
-/* common/base/clock.h - monotonic time of this process. Never sent to another one: messages carry remaining time. */
+/* common/base/clock.h - monotonic time of this process. Never sent to another one: messages carry remaining
+ * time. */
 #ifndef SLUICE_COMMON_BASE_CLOCK_H
 #define SLUICE_COMMON_BASE_CLOCK_H
 

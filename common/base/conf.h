@@ -1,9 +1,10 @@
 /* common/base/conf.h - config file (INI) and command line into a struct, by one table.
  *
- * The table is the documentation too: --help and the commented example files are made from it. A key that is not in
- * the table, a value out of range or a line that does not parse is refused with a sentence that names file and line;
- * the daemon then exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key with '-' for '_'; every
- * option of the table can be given there and wins over the file; --config FILE names the file. */
+ * The table is the documentation too: --help and the commented example files are made from it. A key that is
+ * not in the table, a value out of range or a line that does not parse is refused with a sentence that names
+ * file and line; the daemon then exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key
+ * with '-' for '_'; every option of the table can be given there and wins over the file; --config FILE names
+ * the file. */
 #ifndef SLUICE_COMMON_BASE_CONF_H
 #define SLUICE_COMMON_BASE_CONF_H
 
@@ -40,11 +41,11 @@ struct sl_conf_opt {
     const char *const *words; /* SL_CONF_ENUM: NULL-terminated */
 };
 
-/* Fills *target (zeroed by the caller) with defaults, then the file (path NULL = none), then argv. opts ends with a
- * NULL key. Keys may stand in the file under any [section]; sections are headings only. Leftover non-option words of
- * argv are SL_ECONFIG. On error *target is safe for sl_conf_fini. */
-SL_MUST_CHECK enum sl_err sl_conf_load(const struct sl_conf_opt *opts, const char *path, int argc, char **argv,
-                                       void *target, struct sl_why *why);
+/* Fills *target (zeroed by the caller) with defaults, then the file (path NULL = none), then argv. opts ends
+ * with a NULL key. Keys may stand in the file under any [section]; sections are headings only. Leftover
+ * non-option words of argv are SL_ECONFIG. On error *target is safe for sl_conf_fini. */
+SL_MUST_CHECK enum sl_err sl_conf_load(const struct sl_conf_opt *opts, const char *path, int argc,
+                                       char **argv, void *target, struct sl_why *why);
 void sl_conf_fini(const struct sl_conf_opt *opts, void *target);
 
 /* --config FILE out of argv, or NULL. */

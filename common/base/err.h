@@ -14,11 +14,11 @@
 extern "C" {
 #endif
 
-#define SL_MUST_CHECK __attribute__((warn_unused_result))
+#define SL_MUST_CHECK        __attribute__((warn_unused_result))
 #define SL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#define SL_NORETURN __attribute__((noreturn))
-#define SL_UNUSED __attribute__((unused))
-#define SL_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))
+#define SL_NORETURN          __attribute__((noreturn))
+#define SL_UNUSED            __attribute__((unused))
+#define SL_COUNTOF(a)        (sizeof(a) / sizeof((a)[0]))
 
 enum sl_err {
     SL_OK = 0,

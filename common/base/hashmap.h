@@ -16,13 +16,14 @@ size_t sl_hashmap_len(const struct sl_hashmap *m);
 /* Returns the value replaced, or NULL. value may not be NULL. */
 void *sl_hashmap_put(struct sl_hashmap *m, const void *key, size_t key_len, void *value);
 void *sl_hashmap_get(const struct sl_hashmap *m, const void *key, size_t key_len); /* NULL when absent */
-void *sl_hashmap_del(struct sl_hashmap *m, const void *key, size_t key_len);       /* the value removed, or NULL */
+void *sl_hashmap_del(struct sl_hashmap *m, const void *key, size_t key_len); /* the value removed, or NULL */
 
 void *sl_hashmap_put_u64(struct sl_hashmap *m, uint64_t key, void *value);
 void *sl_hashmap_get_u64(const struct sl_hashmap *m, uint64_t key);
 void *sl_hashmap_del_u64(struct sl_hashmap *m, uint64_t key);
 
-/* Walks in no order: start with *it = 0, false at the end. Deleting the entry just returned is allowed, adding is not. */
+/* Walks in no order: start with *it = 0, false at the end. Deleting the entry just returned is allowed,
+ * adding is not. */
 bool sl_hashmap_next(const struct sl_hashmap *m, size_t *it, void **value);
 
 #endif

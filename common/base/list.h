@@ -9,10 +9,10 @@ struct sl_list {
     struct sl_list *prev, *next;
 };
 
-#define SL_CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
-#define SL_LIST_FOREACH(pos, head) for (struct sl_list *pos = (head)->next; pos != (head); pos = pos->next)
+#define SL_CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define SL_LIST_FOREACH(pos, head)         for (struct sl_list *pos = (head)->next; pos != (head); pos = pos->next)
 /* pos may be removed inside the loop */
-#define SL_LIST_FOREACH_SAFE(pos, tmp, head)                                                                  \
+#define SL_LIST_FOREACH_SAFE(pos, tmp, head)                                                                 \
     for (struct sl_list *pos = (head)->next, *tmp = pos->next; pos != (head); pos = tmp, tmp = pos->next)
 
 static inline void sl_list_init(struct sl_list *l)

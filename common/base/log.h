@@ -19,8 +19,8 @@ SL_MUST_CHECK enum sl_err sl_log_level_parse(const char *word, enum sl_log_level
 bool sl_log_on(enum sl_log_level level);
 void sl_log(enum sl_log_level level, const char *fmt, ...) SL_PRINTF(2, 3);
 
-/* True at most once per period_ms for one static limiter; the caller then logs. *suppressed counts what was held
- * back since the last line. */
+/* True at most once per period_ms for one static limiter; the caller then logs. *suppressed counts what was
+ * held back since the last line. */
 struct sl_log_limit {
     unsigned long long next_ms;
     unsigned suppressed;
@@ -28,8 +28,8 @@ struct sl_log_limit {
 bool sl_log_allow(struct sl_log_limit *l, unsigned period_ms, unsigned *suppressed);
 
 #define SL_ERROR(...) sl_log(SL_LOG_ERROR, __VA_ARGS__)
-#define SL_WARN(...) sl_log(SL_LOG_WARN, __VA_ARGS__)
-#define SL_INFO(...) sl_log(SL_LOG_INFO, __VA_ARGS__)
+#define SL_WARN(...)  sl_log(SL_LOG_WARN, __VA_ARGS__)
+#define SL_INFO(...)  sl_log(SL_LOG_INFO, __VA_ARGS__)
 #define SL_DEBUG(...) (sl_log_on(SL_LOG_DEBUG) ? sl_log(SL_LOG_DEBUG, __VA_ARGS__) : (void)0)
 #define SL_TRACE(...) (sl_log_on(SL_LOG_TRACE) ? sl_log(SL_LOG_TRACE, __VA_ARGS__) : (void)0)
 

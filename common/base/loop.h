@@ -1,4 +1,5 @@
-/* common/base/loop.h - the event loop of one thread: epoll and timers. Used by the flow, engine and transfer threads.
+/* common/base/loop.h - the event loop of one thread: epoll and timers. Used by the flow, engine and transfer
+ * threads.
  *
  * Everything here belongs to the thread that calls sl_loop_run() or sl_loop_once(), except sl_loop_stop() and
  * sl_loop_wake(), which any thread may call. */
@@ -18,11 +19,12 @@ SL_MUST_CHECK enum sl_err sl_loop_open(struct sl_loop **out);
 void sl_loop_close(struct sl_loop *l); /* takes NULL; fds stay the caller's */
 
 /* events: EPOLLIN ...; level-triggered unless EPOLLET is given. Adding an fd that is there changes it. */
-SL_MUST_CHECK enum sl_err sl_loop_add(struct sl_loop *l, int fd, uint32_t events, sl_loop_fd_fn *fn, void *arg);
+SL_MUST_CHECK enum sl_err sl_loop_add(struct sl_loop *l, int fd, uint32_t events, sl_loop_fd_fn *fn,
+                                      void *arg);
 void sl_loop_remove(struct sl_loop *l, int fd); /* safe inside a callback, also for another fd */
 
-/* A timer that is not armed. sl_timer_set arms it once, after_ms from now (0 = next round); it may be set again from
- * its own callback. sl_timer_free is safe inside its own callback. */
+/* A timer that is not armed. sl_timer_set arms it once, after_ms from now (0 = next round); it may be set
+ * again from its own callback. sl_timer_free is safe inside its own callback. */
 struct sl_timer *sl_timer_new(struct sl_loop *l, sl_loop_timer_fn *fn, void *arg);
 void sl_timer_free(struct sl_timer *t); /* takes NULL */
 void sl_timer_set(struct sl_timer *t, uint64_t after_ms);

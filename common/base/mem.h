@@ -3,7 +3,8 @@
  * sl_xalloc family: for sizes we choose; never NULL, the process dies with a clear line when there is none.
  * sl_try_alloc: for sizes an outsider chooses; may be NULL. Everything from either is freed by sl_free.
  * Arena: many small things with one lifetime (one per request in the router).
- * Guard: while on in this thread, an allocation through this file aborts in debug builds (inside an engine step). */
+ * Guard: while on in this thread, an allocation through this file aborts in debug builds (inside an engine
+ * step). */
 #ifndef SLUICE_COMMON_BASE_MEM_H
 #define SLUICE_COMMON_BASE_MEM_H
 
@@ -14,8 +15,8 @@
 extern "C" {
 #endif
 
-void *sl_xalloc(size_t bytes);                     /* uninitialised */
-void *sl_xcalloc(size_t n, size_t bytes);          /* zeroed; overflow dies */
+void *sl_xalloc(size_t bytes);            /* uninitialised */
+void *sl_xcalloc(size_t n, size_t bytes); /* zeroed; overflow dies */
 void *sl_xrealloc(void *p, size_t bytes);
 void *sl_xrealloc_array(void *p, size_t n, size_t bytes); /* overflow dies */
 char *sl_xstrdup(const char *s);
@@ -25,16 +26,17 @@ char *sl_xasprintf(const char *fmt, ...) SL_PRINTF(1, 2);
 void *sl_try_alloc(size_t bytes);
 void sl_free(void *p); /* takes NULL */
 
-/* Anonymous zeroed memory in huge pages where the kernel gives them (madvise), 2 MiB aligned. NULL when there is
- * none. Give back with the same size. prefault touches every page now (first touch is slow, see operations.md). */
+/* Anonymous zeroed memory in huge pages where the kernel gives them (madvise), 2 MiB aligned. NULL when there
+ * is none. Give back with the same size. prefault touches every page now (first touch is slow, see
+ * operations.md). */
 void *sl_huge_alloc(size_t bytes, bool prefault);
 void sl_huge_free(void *p, size_t bytes);
 
 struct sl_arena; /* opaque */
 /* max_bytes bounds the sum of all allocations. */
 struct sl_arena *sl_arena_new(size_t max_bytes);
-void sl_arena_free(struct sl_arena *a);                   /* takes NULL; frees everything taken from it */
-void *sl_arena_alloc(struct sl_arena *a, size_t bytes);   /* zeroed, 16-byte aligned; NULL past max_bytes */
+void sl_arena_free(struct sl_arena *a);                 /* takes NULL; frees everything taken from it */
+void *sl_arena_alloc(struct sl_arena *a, size_t bytes); /* zeroed, 16-byte aligned; NULL past max_bytes */
 char *sl_arena_strndup(struct sl_arena *a, const char *s, size_t n); /* NULL past max_bytes */
 
 void sl_alloc_guard_on(const char *phase);

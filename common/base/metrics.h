@@ -1,8 +1,8 @@
 /* common/base/metrics.h - counters, gauges and histograms, rendered as Prometheus text.
  *
- * A registry owns its series; a series pointer lives as long as the registry and may be updated from any thread
- * (atomics). Labels are given once, rendered text ("role=\"decode\",node=\"d0\"") or NULL. Registering the same name
- * and labels twice returns the same series. Nothing is exported that is not wired. */
+ * A registry owns its series; a series pointer lives as long as the registry and may be updated from any
+ * thread (atomics). Labels are given once, rendered text ("role=\"decode\",node=\"d0\"") or NULL. Registering
+ * the same name and labels twice returns the same series. Nothing is exported that is not wired. */
 #ifndef SLUICE_COMMON_BASE_METRICS_H
 #define SLUICE_COMMON_BASE_METRICS_H
 
@@ -21,8 +21,8 @@ struct sl_metric *sl_gauge(struct sl_metrics *m, const char *name, const char *l
 struct sl_metric *sl_histogram(struct sl_metrics *m, const char *name, const char *labels, const char *help,
                                const double *bounds, size_t n);
 
-void sl_metric_add(struct sl_metric *s, double v); /* counter (v >= 0) or gauge */
-void sl_metric_set(struct sl_metric *s, double v); /* gauge */
+void sl_metric_add(struct sl_metric *s, double v);     /* counter (v >= 0) or gauge */
+void sl_metric_set(struct sl_metric *s, double v);     /* gauge */
 void sl_metric_observe(struct sl_metric *s, double v); /* histogram */
 double sl_metric_value(const struct sl_metric *s);
 /* Appends the whole registry: families sorted by name, one HELP and TYPE each. */

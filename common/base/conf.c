@@ -1,0 +1,416 @@
+/* common/base/conf.c - one table of options, three sources: defaults, file, command line; a later one
+ * replaces.
+ *
+ * inih reads the file. It cuts lines at INI_MAX_LINE without a word, so the file is checked for longer lines
+ * first; and a line that begins with a blank continues the one before, so a scalar key given twice is
+ * refused: that is what such a line, or a forgotten older setting, looks like. A list key may be given many
+ * times and collects. */
+#include "common/base/conf.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <ini.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+
+#define MAX_FILE_BYTES ((size_t)1 << 20)
+#define MAX_LINE_BYTES 198 /* inih's buffer of 200 less newline and NUL */
+#define MAX_LIST_ITEMS 4096
+
+enum source { FROM_NOTHING, FROM_DEFAULT, FROM_FILE, FROM_ARGV };
+
+struct loader {
+    const struct sl_conf_opt *opts;
+    char *target;
+    enum source *from; /* per option: who gave the value it has */
+    enum sl_err err;   /* of the first line that failed */
+    struct sl_why why;
+};
+
+static void *field(char *target, const struct sl_conf_opt *o)
+{
+    return target + o->offset;
+}
+
+static void list_clear(struct sl_conf_list *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        sl_free(list->items[i]);
+    sl_free(list->items);
+    *list = (struct sl_conf_list){0};
+}
+
+static bool list_add(struct sl_conf_list *list, const char *text)
+{
+    for (;;) {
+        size_t len = strcspn(text, ",");
+        const char *first = text, *last = text + len;
+        while (first < last && isspace((unsigned char)*first))
+            first++;
+        while (last > first && isspace((unsigned char)last[-1]))
+            last--;
+        if (first < last) {
+            if (list->n == MAX_LIST_ITEMS)
+                return false;
+            list->items = sl_xrealloc_array(list->items, list->n + 1, sizeof *list->items);
+            list->items[list->n++] = sl_xstrndup(first, (size_t)(last - first));
+        }
+        if (text[len] == '\0')
+            return true;
+        text += len + 1;
+    }
+}
+
+/* A decimal number without sign, spaces or anything behind it but one suffix letter of `suffixes` (powers of
+ * 1024). */
+static bool parse_u64(const char *text, const char *suffixes, uint64_t *out)
+{
+    if (!isdigit((unsigned char)text[0]))
+        return false;
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno != 0)
+        return false;
+    if (*end) {
+        const char *at = strchr(suffixes, toupper((unsigned char)*end));
+        if (!at || end[1])
+            return false;
+        unsigned shift = 10u * (unsigned)(at - suffixes + 1);
+        if (v > UINT64_MAX >> shift)
+            return false;
+        v <<= shift;
+    }
+    *out = v;
+    return true;
+}
+
+static bool parse_i32(const char *text, int32_t *out)
+{
+    if (!isdigit((unsigned char)text[text[0] == '-']))
+        return false;
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (errno != 0 || *end || v < INT32_MIN || v > INT32_MAX)
+        return false;
+    *out = (int32_t)v;
+    return true;
+}
+
+static bool parse_f64(const char *text, double *out)
+{
+    if (!isdigit((unsigned char)text[0]) && !strchr("-.", text[0]))
+        return false;
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v))
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool parse_bool(const char *text, bool *out)
+{
+    static const char *const yes[] = {"true", "yes", "on", "1"};
+    static const char *const no[] = {"false", "no", "off", "0"};
+    for (size_t i = 0; i < SL_COUNTOF(yes); i++) {
+        if (strcmp(text, yes[i]) == 0 || strcmp(text, no[i]) == 0) {
+            *out = strcmp(text, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_word(const char *text, const char *const *words, int *out)
+{
+    for (int i = 0; words[i]; i++)
+        if (strcmp(text, words[i]) == 0) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
+static bool has_range(const struct sl_conf_opt *o)
+{
+    return o->min != 0 || o->max != 0;
+}
+
+/* What a value of this option looks like, for messages and help. */
+static void describe(const struct sl_conf_opt *o, char *text, size_t size)
+{
+    static const char *const kinds[] = {
+        [SL_CONF_STRING] = "text",        [SL_CONF_LIST] = "a comma-separated list",
+        [SL_CONF_U32] = "a whole number", [SL_CONF_U64] = "a whole number",
+        [SL_CONF_I32] = "a whole number", [SL_CONF_F64] = "a number",
+        [SL_CONF_BOOL] = "true or false", [SL_CONF_BYTES] = "a size such as 64K, 512M or 2G",
+    };
+    if (o->type == SL_CONF_ENUM) {
+        size_t len = (size_t)snprintf(text, size, "one of");
+        for (int i = 0; o->words[i] && len < size; i++)
+            len += (size_t)snprintf(text + len, size - len, "%s %s", i ? "," : "", o->words[i]);
+    } else if (has_range(o)) {
+        snprintf(text, size, "%s from %.15g to %.15g", kinds[o->type], o->min, o->max);
+    } else {
+        snprintf(text, size, "%s", kinds[o->type]);
+    }
+}
+
+/* Stores the value when it parses and is in range. */
+static bool store(const struct sl_conf_opt *o, const char *text, void *at)
+{
+    union {
+        uint64_t u64;
+        int32_t i32;
+        double f64;
+        bool b;
+        int word;
+    } v;
+    double number = 0;
+    bool ok = false;
+    switch (o->type) {
+    case SL_CONF_STRING:
+        sl_free(*(char **)at);
+        *(char **)at = sl_xstrdup(text);
+        return true;
+    case SL_CONF_LIST:
+        return list_add(at, text);
+    case SL_CONF_BOOL:
+        if (!parse_bool(text, &v.b))
+            return false;
+        *(bool *)at = v.b;
+        return true;
+    case SL_CONF_ENUM:
+        if (!parse_word(text, o->words, &v.word))
+            return false;
+        *(int *)at = v.word;
+        return true;
+    case SL_CONF_U32:
+        ok = parse_u64(text, "", &v.u64) && v.u64 <= UINT32_MAX;
+        number = ok ? (double)v.u64 : 0;
+        break;
+    case SL_CONF_U64:
+    case SL_CONF_BYTES:
+        ok = parse_u64(text, o->type == SL_CONF_BYTES ? "KMGT" : "", &v.u64);
+        number = ok ? (double)v.u64 : 0;
+        break;
+    case SL_CONF_I32:
+        ok = parse_i32(text, &v.i32);
+        number = ok ? v.i32 : 0;
+        break;
+    case SL_CONF_F64:
+        ok = parse_f64(text, &v.f64);
+        number = ok ? v.f64 : 0;
+        break;
+    }
+    if (!ok || (has_range(o) && (number < o->min || number > o->max)))
+        return false;
+    if (o->type == SL_CONF_U32)
+        *(uint32_t *)at = (uint32_t)v.u64;
+    else if (o->type == SL_CONF_I32)
+        *(int32_t *)at = v.i32;
+    else if (o->type == SL_CONF_F64)
+        *(double *)at = v.f64;
+    else
+        *(uint64_t *)at = v.u64;
+    return true;
+}
+
+/* The option a key names ('-' counts as '_'), or NULL. */
+static const struct sl_conf_opt *find(const struct sl_conf_opt *opts, const char *key, size_t len)
+{
+    for (const struct sl_conf_opt *o = opts; o->key; o++) {
+        size_t i = 0;
+        while (i < len && o->key[i] && (key[i] == '-' ? '_' : key[i]) == o->key[i])
+            i++;
+        if (i == len && o->key[i] == '\0')
+            return o;
+    }
+    return NULL;
+}
+
+static enum sl_err set(struct loader *ld, const struct sl_conf_opt *o, const char *text, enum source source)
+{
+    enum source *from = &ld->from[o - ld->opts];
+    void *at = field(ld->target, o);
+    if (o->type == SL_CONF_LIST && *from != source)
+        list_clear(at);
+    if (o->type != SL_CONF_LIST && source == FROM_FILE && *from == FROM_FILE)
+        return sl_why_set(
+            &ld->why, SL_ECONFIG,
+            "%s is given twice; keep one (a line that begins with a blank continues the one before)", o->key);
+    if (!store(o, text, at)) {
+        char expected[200];
+        describe(o, expected, sizeof expected);
+        return sl_why_set(&ld->why, SL_ECONFIG, "%s is \"%.80s\"; expected %s", o->key, text, expected);
+    }
+    *from = source;
+    return SL_OK;
+}
+
+/* inih's handler: 0 = error. It goes on after one, so later errors are swallowed here. */
+static int on_file_line(void *user, const char *section, const char *name, const char *value)
+{
+    struct loader *ld = user;
+    (void)section;
+    if (ld->err != SL_OK)
+        return 0;
+    const struct sl_conf_opt *o = find(ld->opts, name, strlen(name));
+    if (!o)
+        ld->err = sl_why_set(&ld->why, SL_ECONFIG, "no option is called \"%.80s\"; --help lists them", name);
+    else
+        ld->err = set(ld, o, value, FROM_FILE);
+    return ld->err == SL_OK;
+}
+
+/* The whole file as text, or NULL and why. */
+static char *read_file(const char *path, struct sl_why *why)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) {
+        sl_why_set(why, SL_ECONFIG, "config file %s cannot be opened: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *text = sl_xalloc(MAX_FILE_BYTES + 1);
+    size_t n = fread(text, 1, MAX_FILE_BYTES + 1, f);
+    const char *wrong = NULL;
+    if (ferror(f))
+        wrong = strerror(errno);
+    else if (n > MAX_FILE_BYTES)
+        wrong = "it is larger than 1 MiB";
+    else if (memchr(text, '\0', n))
+        wrong = "it is not a text file";
+    fclose(f);
+    if (wrong) {
+        sl_why_set(why, SL_ECONFIG, "config file %s cannot be read: %s", path, wrong);
+        sl_free(text);
+        return NULL;
+    }
+    text[n] = '\0';
+    return text;
+}
+
+static enum sl_err load_file(struct loader *ld, const char *path, struct sl_why *why)
+{
+    char *text = read_file(path, why);
+    if (!text)
+        return SL_ECONFIG;
+    enum sl_err err = SL_OK;
+    int line = 1;
+    for (const char *s = text; *s && err == SL_OK; line++) {
+        size_t len = strcspn(s, "\n");
+        if (len > MAX_LINE_BYTES)
+            err = sl_why_set(
+                why, SL_ECONFIG,
+                "%s:%d: the line has %zu bytes; at most %d are read (a list may be given in several lines)",
+                path, line, len, MAX_LINE_BYTES);
+        s += len + (s[len] == '\n');
+    }
+    if (err == SL_OK) {
+        int bad_line = ini_parse_string(text, on_file_line, ld);
+        if (ld->err != SL_OK)
+            err = sl_why_set(why, ld->err, "%s:%d: %s", path, bad_line, ld->why.text);
+        else if (bad_line != 0)
+            err = sl_why_set(why, SL_ECONFIG, "%s:%d: not a line of the form key = value", path, bad_line);
+    }
+    sl_free(text);
+    return err;
+}
+
+static enum sl_err load_argv(struct loader *ld, int argc, char **argv, struct sl_why *why)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        if (strncmp(arg, "--", 2) != 0 || arg[2] == '\0')
+            return sl_why_set(why, SL_ECONFIG,
+                              "\"%.80s\" on the command line is no option; options are --key=value", arg);
+        const char *key = arg + 2;
+        size_t len = strcspn(key, "=");
+        const struct sl_conf_opt *o = find(ld->opts, key, len);
+        if (!o && !(len == 6 && memcmp(key, "config", 6) == 0))
+            return sl_why_set(why, SL_ECONFIG, "no option is called --%.*s; --help lists them",
+                              (int)(len > 80 ? 80 : len), key);
+        const char *value = key[len] == '=' ? key + len + 1 : i + 1 < argc ? argv[++i] : NULL;
+        if (!value)
+            return sl_why_set(why, SL_ECONFIG, "--%.*s needs a value", (int)len, key);
+        if (!o)
+            continue; /* --config: the caller has read it */
+        enum sl_err err = set(ld, o, value, FROM_ARGV);
+        if (err != SL_OK)
+            return sl_why_set(why, err, "command line: %s", ld->why.text);
+    }
+    return SL_OK;
+}
+
+enum sl_err sl_conf_load(const struct sl_conf_opt *opts, const char *path, int argc, char **argv,
+                         void *target, struct sl_why *why)
+{
+    size_t n_opts = 0;
+    while (opts[n_opts].key)
+        n_opts++;
+    struct loader ld = {.opts = opts, .target = target, .from = sl_xcalloc(n_opts + 1, sizeof *ld.from)};
+    for (size_t i = 0; i < n_opts; i++)
+        if (opts[i].dflt)
+            SL_ASSERT(set(&ld, &opts[i], opts[i].dflt, FROM_DEFAULT) == SL_OK);
+    enum sl_err err = path ? load_file(&ld, path, why) : SL_OK;
+    if (err == SL_OK)
+        err = load_argv(&ld, argc, argv, why);
+    sl_free(ld.from);
+    return err;
+}
+
+void sl_conf_fini(const struct sl_conf_opt *opts, void *target)
+{
+    for (const struct sl_conf_opt *o = opts; o->key; o++) {
+        void *at = field(target, o);
+        if (o->type == SL_CONF_STRING) {
+            sl_free(*(char **)at);
+            *(char **)at = NULL;
+        } else if (o->type == SL_CONF_LIST) {
+            list_clear(at);
+        }
+    }
+}
+
+const char *sl_conf_file_arg(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            return argv[i] + 9;
+        if (strcmp(argv[i], "--config") == 0)
+            return i + 1 < argc ? argv[i + 1] : NULL;
+    }
+    return NULL;
+}
+
+void sl_conf_help(const struct sl_conf_opt *opts, FILE *out)
+{
+    fprintf(out, "  --config=FILE\n      read options from FILE (lines of the form key = value)\n");
+    for (const struct sl_conf_opt *o = opts; o->key; o++) {
+        char expected[200];
+        describe(o, expected, sizeof expected);
+        fputs("  --", out);
+        for (const char *c = o->key; *c; c++)
+            fputc(*c == '_' ? '-' : *c, out);
+        fprintf(out, "=VALUE\n      %s\n      %s", o->help, expected);
+        if (o->dflt)
+            fprintf(out, "; default %s", o->dflt[0] ? o->dflt : "(empty)");
+        fputc('\n', out);
+    }
+}
+
+void sl_conf_example(const struct sl_conf_opt *opts, const char *title, FILE *out)
+{
+    fprintf(out, "# %s\n# Every option with its default; take the # away to change one.\n", title);
+    for (const struct sl_conf_opt *o = opts; o->key; o++) {
+        char expected[200];
+        describe(o, expected, sizeof expected);
+        fprintf(out, "\n# %s\n# (%s)\n#%s = %s\n", o->help, expected, o->key, o->dflt ? o->dflt : "");
+    }
+}
