@@ -1,12 +1,13 @@
 /* kernels/backend.h - the one table that a device implements.
  *
- * Law of exactness (docs/architecture.md): the result of every op for a row depends on that row's inputs only - never on
- * n_rows, on the other rows, on the number of threads. Each output element is reduced over K in one fixed order; attention
- * walks the KV in blocks of SL_ATTN_BLOCK positions aligned to absolute position, whatever page_tokens is.
+ * Law of exactness (docs/architecture.md): the result of every op for a row depends on that row's inputs only
+ * - never on n_rows, on the other rows, on the number of threads. Each output element is reduced over K in
+ * one fixed order; attention walks the KV in blocks of SL_ATTN_BLOCK positions aligned to absolute position,
+ * whatever page_tokens is.
  *
- * Activations are float32, row-major. Buffers come from buf_alloc and are device memory; only the engine's device thread
- * calls ops, in program order. An op may return before it is done; sync waits. On the CPU ops run on the device's thread pool
- * and are done at return. */
+ * Activations are float32, row-major. Buffers come from buf_alloc and are device memory; only the engine's
+ * device thread calls ops, in program order. An op may return before it is done; sync waits. On the CPU ops
+ * run on the device's thread pool and are done at return. */
 #ifndef SLUICE_KERNELS_BACKEND_H
 #define SLUICE_KERNELS_BACKEND_H
 
@@ -42,11 +43,12 @@ struct sl_linear {
     enum sl_prologue prologue;
     const float *norm_w; /* [K], device; SL_PRO_RMSNORM only */
     float norm_eps;
-    const float *x;          /* [n_rows, K], or [n_rows, 2K] for SL_PRO_SWIGLU */
-    const uint32_t *x_rows;  /* host, [n_rows]: take these rows of x instead of 0..n_rows (head for sampled rows); or NULL */
-    const float *bias;       /* [N] device, or NULL */
-    float *y;                /* [n_rows, N] */
-    int add;                 /* y += instead of y = */
+    const float *x;         /* [n_rows, K], or [n_rows, 2K] for SL_PRO_SWIGLU */
+    const uint32_t *x_rows; /* host, [n_rows]: take these rows of x instead of 0..n_rows (head for sampled
+                               rows); or NULL */
+    const float *bias;      /* [N] device, or NULL */
+    float *y;               /* [n_rows, N] */
+    int add;                /* y += instead of y = */
     uint32_t n_rows;
 };
 
@@ -70,22 +72,23 @@ struct sl_backend_ops {
     enum sl_err (*open)(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why);
     void (*close)(struct sl_dev *d);
 
-    /* Device memory for activations and small vectors; zeroed. upload/download copy n bytes from/to the host, ordered. */
+    /* Device memory for activations and small vectors; zeroed. upload/download copy n bytes from/to the host,
+     * ordered. */
     void *(*buf_alloc)(struct sl_dev *d, size_t bytes); /* NULL when there is none */
     void (*buf_free)(struct sl_dev *d, void *p, size_t bytes);
     void (*upload)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
     void (*download)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 
-    /* Packs n views (same type and n_cols), stacked along their rows, into the layout linear() wants. The views may be
-     * unmapped afterwards. SL_EUNSUPPORTED names a type or size it cannot take; SL_ENOMEM. */
-    enum sl_err (*weight_pack)(struct sl_dev *d, const struct sl_tensor_view *views, size_t n, struct sl_weight **out,
-                               struct sl_why *why);
+    /* Packs n views (same type and n_cols), stacked along their rows, into the layout linear() wants. The
+     * views may be unmapped afterwards. SL_EUNSUPPORTED names a type or size it cannot take; SL_ENOMEM. */
+    enum sl_err (*weight_pack)(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
+                               struct sl_weight **out, struct sl_why *why);
     void (*weight_free)(struct sl_dev *d, struct sl_weight *w); /* takes NULL */
     size_t (*weight_bytes)(const struct sl_weight *w);
 
     /* Page memory, allocated and touched once. */
-    enum sl_err (*kv_open)(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages, struct sl_kv **out,
-                           struct sl_why *why);
+    enum sl_err (*kv_open)(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                           struct sl_kv **out, struct sl_why *why);
     void (*kv_close)(struct sl_dev *d, struct sl_kv *kv); /* takes NULL */
     /* Host address of the pool (page i at base + i * page_bytes) when pages are host memory, else NULL. */
     void *(*kv_host_base)(struct sl_kv *kv);
@@ -93,15 +96,16 @@ struct sl_backend_ops {
     void (*kv_read)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
     void (*kv_write)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
 
-    /* x[row] = table[tokens[row]] as float32. w is a packed matrix [n_vocab, D] (tied embeddings share it with the head). */
+    /* x[row] = table[tokens[row]] as float32. w is a packed matrix [n_vocab, D] (tied embeddings share it
+     * with the head). */
     void (*embed)(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x);
     void (*linear)(struct sl_dev *d, const struct sl_linear *a);
-    /* qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim]: rotates q in place; rotates k; writes k and v in the KV dtype to the
-     * pages of the batch, layer `layer`. */
+    /* qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim]: rotates q in place; rotates k; writes k and v in the
+     * KV dtype to the pages of the batch, layer `layer`. */
     void (*rope_kv)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv);
-    /* out [n_rows, n_heads * head_dim] = softmax(q k^T / sqrt(head_dim)) v over positions 0..pos of each row, reading K and V
-     * from pages only, also those written in this pass. q is the head of qkv. */
+    /* out [n_rows, n_heads * head_dim] = softmax(q k^T / sqrt(head_dim)) v over positions 0..pos of each row,
+     * reading K and V from pages only, also those written in this pass. q is the head of qkv. */
     void (*attention)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out);
     void (*sync)(struct sl_dev *d);
@@ -110,13 +114,14 @@ struct sl_backend_ops {
 /* Bytes of a page: n_layers * 2 * n_kv_heads * page_tokens * head_dim * element. */
 size_t sl_kv_page_bytes(const struct sl_kv_geometry *g);
 
-/* Digest of the first n_tokens tokens of a page in host memory: independent of what lies behind them. n_tokens equal to
- * page_tokens digests the page as one run of bytes. */
+/* Digest of the first n_tokens tokens of a page in host memory: independent of what lies behind them.
+ * n_tokens equal to page_tokens digests the page as one run of bytes. */
 uint64_t sl_kv_page_digest(const struct sl_kv_geometry *g, const void *page, uint32_t n_tokens);
 
-/* "auto" (the fastest available on this machine) or a table's name. Checks that every op is set. SL_ENOTFOUND with the list of
- * names, SL_EUNSUPPORTED when this machine cannot run it. */
-SL_MUST_CHECK enum sl_err sl_backend_find(const char *name, const struct sl_backend_ops **out, struct sl_why *why);
+/* "auto" (the fastest available on this machine) or a table's name. Checks that every op is set. SL_ENOTFOUND
+ * with the list of names, SL_EUNSUPPORTED when this machine cannot run it. */
+SL_MUST_CHECK enum sl_err sl_backend_find(const char *name, const struct sl_backend_ops **out,
+                                          struct sl_why *why);
 
 #ifdef __cplusplus
 }

@@ -1,13 +1,13 @@
-/* router/flow/gen_req.h - one generation request inside the router, between parsing (api/) and the journal (flow/); and what comes
- * back for it. Everything in it lives in its arena. */
+/* router/flow/gen_req.h - one generation request inside the router, between parsing (api/) and the journal
+ * (flow/); and what comes back for it. Everything in it lives in its arena. */
 #ifndef SLUICE_ROUTER_FLOW_GEN_REQ_H
 #define SLUICE_ROUTER_FLOW_GEN_REQ_H
 
 #include "common/base/mem.h"
 #include "proto/sluice.pb-c.h"
 
-#define SL_MAX_STOP_STRINGS 16 /* OpenAI's limit is 4, vLLM's 16 by default */
-#define SL_GEN_ARENA_BYTES (64u << 20) /* per request: body, prompt text, tokens, output */
+#define SL_MAX_STOP_STRINGS 16          /* OpenAI's limit is 4, vLLM's 16 by default */
+#define SL_GEN_ARENA_BYTES  (64u << 20) /* per request: body, prompt text, tokens, output */
 
 enum sl_mode_override { SL_MODE_DEFAULT, SL_MODE_PD, SL_MODE_COLOCATED, SL_MODE_HYBRID };
 
@@ -17,8 +17,8 @@ struct sl_gen_req {
     const char *client_id;  /* X-Request-Id or NULL */
     bool chat;              /* chat.completion, else text_completion */
     bool stream, include_usage, echo;
-    const char *model;      /* as the client wrote it, for the answer */
-    const char *key_name;   /* which API key, for logs and fairness; NULL */
+    const char *model;    /* as the client wrote it, for the answer */
+    const char *key_name; /* which API key, for logs and fairness; NULL */
 
     int32_t *tokens; /* the prompt */
     uint32_t n_tokens;
@@ -26,16 +26,17 @@ struct sl_gen_req {
     bool logprobs;
     const char *stop[SL_MAX_STOP_STRINGS];
     uint32_t n_stop;
-    bool include_stop;           /* include_stop_str_in_output */
-    bool skip_special;           /* default true: control tokens have no text */
+    bool include_stop; /* include_stop_str_in_output */
+    bool skip_special; /* default true: control tokens have no text */
     bool return_token_ids;
-    const char *cache_salt;      /* NULL = shared */
+    const char *cache_salt; /* NULL = shared */
     int32_t priority;
 
-    /* placement wishes, for comparison and debugging: headers X-Sluice-Mode, -Split, -Chunk, -Prefill-Node, -Decode-Node, -Digest */
+    /* placement wishes, for comparison and debugging: headers X-Sluice-Mode, -Split, -Chunk, -Prefill-Node,
+     * -Decode-Node, -Digest */
     enum sl_mode_override mode;
-    int64_t split;     /* tokens, -1 = by rule */
-    int32_t chunk;     /* -2 = node's default, -1 automatic, 0 whole, N fixed */
+    int64_t split; /* tokens, -1 = by rule */
+    int32_t chunk; /* -2 = node's default, -1 automatic, 0 whole, N fixed */
     const char *want_prefill_node, *want_decode_node; /* names or NULL */
     bool want_digest;
     bool no_prefix_cache;
@@ -58,7 +59,8 @@ struct sl_gen_event {
     /* SL_GEN_TOKEN */
     int32_t token;
     uint32_t index;
-    const char *text; /* bytes that may be shown now, valid UTF-8; also rest of the text before SL_GEN_DONE (token = -1) */
+    const char *text; /* bytes that may be shown now, valid UTF-8; also rest of the text before SL_GEN_DONE
+                         (token = -1) */
     size_t text_len;
     const Sluice__TokenEvent *raw; /* logprobs, digest; NULL when token is -1 */
     /* SL_GEN_DONE */
@@ -72,7 +74,8 @@ struct sl_gen_event {
     uint32_t retry_after_s; /* 0 = none */
 };
 
-/* Called on the flow thread; may only copy and enqueue. After DONE or ERROR it is not called again for this request. */
+/* Called on the flow thread; may only copy and enqueue. After DONE or ERROR it is not called again for this
+ * request. */
 typedef void sl_gen_event_fn(void *arg, const struct sl_gen_event *ev);
 
 #endif

@@ -1,0 +1,168 @@
+/* common/engine/engine.h - the narrow door of the engine: sequences over paged KV, one asynchronous step at a
+ * time.
+ *
+ * An engine is a loaded model, a device with its compute threads, a page pool with its prefix cache, and the
+ * sequences in it. It serves both duties with the same code: a sequence computes KV for a range of its
+ * tokens, may wait for pages that come from another node, and may then decode. It knows tokens, never text,
+ * requests or peers.
+ *
+ * Threads: everything here is called from the one engine thread of the node. A step runs on the device
+ * thread; sl_engine_fd() becomes readable when it ended. Pages of open sequences are written by the device
+ * during a step and by arriving transfers into pages the device does not touch in that step.
+ *
+ * The law of exactness: what a sequence samples depends on its tokens and parameters only. */
+#ifndef SLUICE_COMMON_ENGINE_ENGINE_H
+#define SLUICE_COMMON_ENGINE_ENGINE_H
+
+#include "common/model/model.h"
+#include "common/model/sampler.h"
+#include "common/sched/cost_model.h"
+
+struct sl_engine; /* opaque */
+struct sl_seq;    /* opaque: one sequence; the opener holds it until sl_engine_seq_close() */
+
+#define SL_CHUNK_DEFAULT (-2) /* of the engine */
+#define SL_CHUNK_AUTO    (-1) /* by predicted time */
+#define SL_CHUNK_WHOLE   0    /* no chunking: the stall baseline */
+
+struct sl_engine_conf {
+    const char *model_path;
+    const char *backend; /* sl_backend_find() */
+    uint32_t n_threads;
+    const int *cpus; /* per thread, NULL = not pinned */
+    size_t n_cpus;
+    enum sl_dtype kv_dtype;
+    uint32_t page_tokens;
+    uint64_t kv_memory_bytes;  /* pool size; rounded down to whole pages */
+    uint32_t max_batch_tokens; /* rows of one step: the activation cap */
+    uint32_t max_sequences;    /* admitted at once */
+    uint32_t max_waiting;      /* queued for admission; more are SL_EAGAIN */
+    int32_t chunk_tokens;      /* SL_CHUNK_AUTO, SL_CHUNK_WHOLE, or N */
+    double tpot_target_ms;     /* decode time target of a mixed step; 0 = stretch the decode-only step by
+                                  chunk_stretch */
+    double chunk_stretch;      /* see step_plan.h */
+    uint32_t ungranted_pages;  /* most pages that sequences without a grant may hold (prefill duty) */
+    void (*progress)(void *arg, unsigned percent); /* of loading; may be NULL */
+    void *progress_arg;
+};
+
+/* Loads, packs, allocates and touches the pool, profiles the cost model. why names sizes found and wanted
+ * when it does not fit. */
+SL_MUST_CHECK enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine **out,
+                                         struct sl_why *why);
+void sl_engine_close(struct sl_engine *e); /* takes NULL; ends the step in flight, then all sequences */
+
+const struct sl_model_conf *sl_engine_model(const struct sl_engine *e);
+struct sl_kv_geometry sl_engine_geometry(const struct sl_engine *e);
+uint64_t sl_engine_numerics_id(const struct sl_engine *e);
+uint32_t sl_engine_n_pages(const struct sl_engine *e);
+void *sl_engine_page_base(struct sl_engine *e); /* host address of page 0, or NULL (pages on a device) */
+const char *sl_engine_backend(const struct sl_engine *e);
+const struct sl_cost_model *sl_engine_cost(const struct sl_engine *e);
+uint64_t sl_engine_progress(const struct sl_engine *e); /* layers computed; any thread */
+
+struct sl_seq_spec {
+    void *owner;           /* returned in events */
+    const int32_t *tokens; /* copied */
+    uint32_t n_tokens;     /* prompt, plus what was generated before a migration */
+    uint32_t n_prompt;     /* what the client sent */
+    uint32_t max_tokens;   /* generated tokens at the end of the request, counted from n_prompt */
+    const struct sl_sampling *sampling; /* copied, with its bias */
+    const char *cache_salt;             /* NULL = shared */
+    bool use_prefix_cache;
+    uint32_t remote_to;  /* s: KV of [hit, s) arrives by sl_engine_seq_ready(); 0 = none. A page multiple, or
+                            n_tokens */
+    uint32_t compute_to; /* KV is wanted for [0, compute_to): n_tokens for the decode duty, s for the prefill
+                            duty */
+    bool sample;         /* sample a token when compute_to == n_tokens is reached */
+    bool decode;         /* and go on until it ends */
+    bool granted;        /* prefill duty: false until the decode node's grant came */
+    bool want_digest;
+    int32_t chunk_tokens; /* SL_CHUNK_* or N */
+    int32_t priority;     /* lower runs earlier */
+    uint64_t deadline_us; /* sl_now_us() clock; 0 = none. The owner ends it; here it only orders */
+};
+
+/* Queues a sequence for admission. SL_EAGAIN (max_waiting), SL_EINVAL (token out of vocabulary, too long for
+ * the context), SL_ETOOBIG (can never fit the pool); why says numbers. */
+SL_MUST_CHECK enum sl_err sl_engine_seq_open(struct sl_engine *e, const struct sl_seq_spec *spec,
+                                             struct sl_seq **out, struct sl_why *why);
+/* Ends it. Its references go, full pages stay in the prefix cache. If the step in flight uses it, the pages
+ * go when that step ends. The caller must have closed transfers into or out of its pages before. */
+void sl_engine_seq_close(struct sl_engine *e, struct sl_seq *s);
+
+/* KV of [0, n_tokens) is in place (pages that arrived were committed). Once it reaches remote_to the rest is
+ * computed here. */
+void sl_engine_seq_ready(struct sl_engine *e, struct sl_seq *s, uint32_t n_tokens);
+/* The prefill node sampled the token at position n_tokens: append it and decode on. Call after
+ * sl_engine_seq_ready(s, n_tokens). May end the sequence at once (SL_SEQ_FINISHED follows). */
+void sl_engine_seq_first_token(struct sl_engine *e, struct sl_seq *s, const struct sl_sampled *t);
+/* P is lost: what is ready stays, the rest of [ready, n_tokens) is computed here. */
+void sl_engine_seq_go_local(struct sl_engine *e, struct sl_seq *s);
+void sl_engine_seq_grant(struct sl_engine *e, struct sl_seq *s);
+/* While pinned a sequence is never preempted (a transfer of its pages is open). */
+void sl_engine_seq_pin(struct sl_engine *e, struct sl_seq *s, bool pinned);
+
+/* State names are the same in logs, stats and proto. */
+enum sl_seq_state { SL_SEQ_WAITING, SL_SEQ_REMOTE, SL_SEQ_PREFILL, SL_SEQ_DECODE, SL_SEQ_IDLE, SL_SEQ_ENDED };
+const char *sl_seq_state_name(enum sl_seq_state s);
+
+struct sl_seq_view {
+    void *owner;
+    enum sl_seq_state state;
+    const int32_t *tokens; /* valid until the next call on this sequence or step */
+    uint32_t n_tokens, n_prompt;
+    uint32_t computed_tokens; /* KV in place for [0, computed) */
+    uint32_t hit_tokens;      /* of them from the prefix cache at admission */
+    const uint32_t *pages;    /* page ids, in order */
+    uint32_t n_pages;
+    uint32_t chunks, largest_chunk, prompt_tokens_computed, preemptions;
+    uint64_t opened_us, admitted_us, prefilled_us;
+};
+void sl_seq_view(const struct sl_seq *s, struct sl_seq_view *out);
+
+enum sl_engine_event_kind {
+    SL_EV_ADMITTED, /* pages of [0, n_tokens) reserved; view has hit_tokens and pages. After a preemption
+                       again */
+    SL_EV_COMPUTED, /* computed_tokens grew (prompt chunk) */
+    SL_EV_TOKEN,    /* sampled is valid; position = n_tokens - 1 after appending */
+    SL_EV_FINISHED, /* reason; nothing more comes. sl_engine_seq_close() is still the owner's */
+    SL_EV_PREEMPTED /* pages given back; it will be admitted again and computed here */
+};
+enum sl_finish { SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_COMPUTED /* prefill duty done */ };
+
+struct sl_engine_event {
+    enum sl_engine_event_kind kind;
+    struct sl_seq *seq;
+    void *owner;
+    uint32_t computed_tokens;
+    struct sl_sampled sampled;
+    uint32_t token_index; /* generated tokens before it: n_tokens - n_prompt - 1 */
+    enum sl_finish reason;
+};
+
+/* Admits, plans and starts a step unless one is in flight. True when one is in flight after the call.
+ * Admission events are ready at once for sl_engine_poll(). */
+bool sl_engine_step(struct sl_engine *e, uint64_t now_us);
+int sl_engine_fd(const struct sl_engine *e);
+/* Collects a finished step (never blocks) and moves up to max events into out; returns their number. Call
+ * until it returns 0. */
+size_t sl_engine_poll(struct sl_engine *e, struct sl_engine_event *out, size_t max);
+/* Waits for the step in flight; for benches and tests. */
+void sl_engine_wait(struct sl_engine *e);
+
+struct sl_engine_stats {
+    uint32_t free_pages, evictable_pages, cached_pages, total_pages;
+    uint32_t waiting, running, decode_rows;
+    uint64_t queued_prompt_tokens, decode_context_tokens;
+    uint64_t steps, prompt_tokens, decode_tokens, sampled_tokens, preemptions;
+    uint64_t prefix_queries_tokens, prefix_hits_tokens;
+    double busy_ms, predicted_ms, actual_ms; /* sums over steps: the prediction error */
+};
+void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out);
+/* The n newest chain hashes of the prefix cache, newest first; returns how many. */
+size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t n);
+/* Panics in words when pages are lost: free + referenced != total. For tests and the drain report. */
+SL_MUST_CHECK enum sl_err sl_engine_check_pages(const struct sl_engine *e, struct sl_why *why);
+
+#endif

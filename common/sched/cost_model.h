@@ -1,0 +1,36 @@
+/* common/sched/cost_model.h - predicted milliseconds of a step. A value type, copied freely; no clock, no
+ * I/O.
+ *
+ * time = table(total rows) + prompt attention * sum(c * (h + c/2)) + decode attention * sum(context). The
+ * table is piecewise linear over measured points and need not be monotone. Refined by real steps, bounded and
+ * robust to outliers. Source of the terms: design, section 5; reference scheduling notes, section 3. */
+#ifndef SLUICE_COMMON_SCHED_COST_MODEL_H
+#define SLUICE_COMMON_SCHED_COST_MODEL_H
+
+#include "common/base/err.h"
+#include <stdint.h>
+
+#define SL_COST_POINTS 16
+
+struct sl_cost_model {
+    uint32_t n_points;
+    uint32_t rows[SL_COST_POINTS]; /* ascending, first is 1 */
+    double ms[SL_COST_POINTS];
+    double prompt_attn_ms_per_mtoken; /* per 1e6 (row x history position) */
+    double decode_attn_ms_per_mtoken; /* per 1e6 history positions */
+    double scale;                     /* online correction, starts at 1 */
+    double error;                     /* running mean of |predicted - real| / real */
+};
+
+struct sl_step_load {
+    uint32_t prompt_rows, decode_rows;
+    double prompt_attn;    /* sum over chunks of c * (h + c / 2) */
+    double decode_context; /* sum of contexts of decode rows */
+};
+
+double sl_cost_predict_ms(const struct sl_cost_model *m, const struct sl_step_load *l);
+void sl_cost_observe(struct sl_cost_model *m, const struct sl_step_load *l, double real_ms);
+/* A model for tests and for routers that know nothing yet: t0 + per_row * rows. */
+void sl_cost_init_linear(struct sl_cost_model *m, double t0_ms, double per_row_ms);
+
+#endif

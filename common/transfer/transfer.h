@@ -1,0 +1,135 @@
+/* common/transfer/transfer.h - the door of page transfer: pages pushed by P, placed by D (steps 7 and 8 of
+ * the request path).
+ *
+ * One transfer thread per node owns the link (UCX worker or loop), all sessions and peers. The engine thread
+ * talks to it by the calls below, which enqueue and never block, and hears from it through one bounded queue
+ * of struct sl_xfer_event.
+ *
+ * A session is one leg of one request: key (request id, epoch = attempt). P opens a send session, D a receive
+ * session; whichever side is first waits for the other, bounded by wait_ms and the deadline. Nobody writes
+ * into another's memory: a page message says (request, epoch, index), and D decides where its bytes land;
+ * stale or wild pages are dropped and counted. */
+#ifndef SLUICE_COMMON_TRANSFER_TRANSFER_H
+#define SLUICE_COMMON_TRANSFER_TRANSFER_H
+
+#include "common/base/digest.h"
+#include "common/base/queue.h"
+#include "kernels/backend.h"
+
+struct sl_xfer; /* opaque */
+
+#define SL_XFER_MAX_ID 64u
+struct sl_xfer_key {
+    char request[SL_XFER_MAX_ID]; /* NUL-terminated */
+    uint32_t epoch;
+};
+
+struct sl_xfer_peer {
+    char name[64];
+    uint64_t boot_id;
+    char address[64]; /* host:port of its listener */
+};
+
+/* Compared at the handshake; a mismatch refuses the pair with a sentence that names both values. */
+struct sl_xfer_identity {
+    char name[64];
+    uint64_t boot_id;
+    struct sl_digest128 model_digest;
+    struct sl_kv_geometry geometry;
+    uint64_t numerics_id;
+    uint32_t tensor_parallel;
+    bool exact; /* refuse another numerics id */
+};
+
+struct sl_xfer_conf {
+    const char *transport; /* "ucx", "loop" */
+    const char *listen;    /* host:port; port 0 = any. A public address is refused unless trust_network */
+    bool trust_network;
+    const char *ucx_tls; /* UCX_TLS, NULL = tcp */
+    const char *ucx_devices;
+    struct sl_xfer_identity self;
+    void *pool; /* host address of page 0, page i at + i * page_bytes */
+    size_t page_bytes;
+    uint32_t n_pages;
+    bool digests; /* per page; off only to show what they catch */
+    uint32_t peer_dead_ms, wait_ms, heartbeat_ms;
+    uint32_t max_sessions;
+    bool link_test;          /* measure each link when a pair first meets */
+    int cpu;                 /* pin the thread, -1 = not */
+    struct sl_queue *events; /* receives struct sl_xfer_event *, freed with sl_free */
+};
+
+SL_MUST_CHECK enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out,
+                                       struct sl_why *why);
+void sl_xfer_close(struct sl_xfer *x);                /* BYE to all peers; sessions end without events */
+const char *sl_xfer_address(const struct sl_xfer *x); /* host:port really bound */
+
+/* ---- P ---- */
+/* Connects to the peer when needed and announces the request. n_tokens = s: the pages are ceil(s /
+ * page_tokens), the last perhaps partial. Events: GRANTED, then SEND_DONE exactly once. SL_EAGAIN when
+ * max_sessions are open or the command queue is full. */
+SL_MUST_CHECK enum sl_err sl_xfer_send_open(struct sl_xfer *x, const struct sl_xfer_key *k,
+                                            const struct sl_xfer_peer *to, uint32_t n_tokens,
+                                            uint32_t deadline_ms);
+/* KV of [0, n_tokens) is final in pages[0 .. ceil(n_tokens / page_tokens)); pages lists all pages of the
+ * sequence so far, copied. Finished pages not yet sent go out once granted. They stay referenced by the
+ * caller until SEND_DONE. */
+SL_MUST_CHECK enum sl_err sl_xfer_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k,
+                                             const uint32_t *pages, uint32_t n_tokens);
+/* The first token, sent with the last commit. Call before the sl_xfer_send_ready() that completes s. ended:
+ * the request is over with it. */
+struct sl_xfer_first {
+    int32_t token;
+    bool ended;
+    uint64_t logits_digest;
+};
+SL_MUST_CHECK enum sl_err sl_xfer_send_first(struct sl_xfer *x, const struct sl_xfer_key *k,
+                                             const struct sl_xfer_first *t);
+/* Gives up: D is told; SEND_DONE with SL_ECANCELED follows. Also for a session that was never opened: D is
+ * told all the same. */
+SL_MUST_CHECK enum sl_err sl_xfer_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k,
+                                             const struct sl_xfer_peer *to, const char *why);
+
+/* ---- D ---- */
+/* D's pages for [0, n_tokens): pages[0 .. have_pages) are there already (prefix hit), the rest will be
+ * written by arriving bytes until RECV_DONE. Grants P as soon as it announces. */
+SL_MUST_CHECK enum sl_err sl_xfer_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k,
+                                            const struct sl_xfer_peer *from, const uint32_t *pages,
+                                            uint32_t n_tokens, uint32_t have_pages, uint32_t deadline_ms);
+/* Ends it: P is told; RECV_DONE with SL_ECANCELED follows once no receive into the pages is pending here. */
+SL_MUST_CHECK enum sl_err sl_xfer_recv_cancel(struct sl_xfer *x, const struct sl_xfer_key *k);
+
+enum sl_xfer_event_kind {
+    SL_XFER_GRANTED,    /* P: have_pages leading pages need not be sent */
+    SL_XFER_SEND_DONE,  /* P: err SL_OK = all committed; pages may be reused. Else why it ended */
+    SL_XFER_RECV_READY, /* D: [0, n_tokens) committed and checked */
+    SL_XFER_RECV_DONE   /* D: err SL_OK = complete (first is valid when has_first); SL_EPEER / SL_EDIGEST ...:
+                           n_tokens are committed, the rest is   D's to compute. Pages are D's alone again */
+};
+struct sl_xfer_event {
+    enum sl_xfer_event_kind kind;
+    struct sl_xfer_key key;
+    enum sl_err err;
+    uint32_t have_pages, n_tokens;
+    bool has_first;
+    struct sl_xfer_first first;
+    uint32_t pages_moved, resends;
+    uint64_t bytes_after_ready; /* P: unsent when the last page became ready */
+    double transfer_ms;         /* last page ready -> committed */
+    char why[160];
+};
+
+/* Snapshot of all links for heartbeats; any thread. */
+struct sl_link_report {
+    char peer[64];
+    uint64_t peer_boot_id;
+    char transport[32];
+    const char *state; /* "testing" "up" "degraded" "down" "refused" */
+    double bytes_per_s, latency_us;
+    uint64_t pages_sent, bytes_sent, pages_received, rejects, dropped;
+    char why[160];
+};
+size_t sl_xfer_links(struct sl_xfer *x, struct sl_link_report *out, size_t max);
+uint32_t sl_xfer_open_sessions(struct sl_xfer *x); /* any thread */
+
+#endif
