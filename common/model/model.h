@@ -21,21 +21,25 @@ struct sl_model_open {
     void *progress_arg;
 };
 
-/* Maps, checks and packs. Errors as sl_model_conf_read() and sl_gguf_open(); SL_ENOMEM with numbers in why. */
-SL_MUST_CHECK enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, struct sl_why *why);
+/* Maps, checks and packs. Errors as sl_model_conf_read() and sl_gguf_open(); SL_ENOMEM with numbers in why.
+ */
+SL_MUST_CHECK enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out,
+                                        struct sl_why *why);
 void sl_model_close(struct sl_model *m); /* takes NULL */
 
 const struct sl_model_conf *sl_model_conf(const struct sl_model *m);
 struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m);
 size_t sl_model_weight_bytes(const struct sl_model *m);
 
-/* Digest of a fixed probe run over every op on this device plus KV dtype and block sizes: nodes with different ids do not
- * compute the same bits (docs/architecture.md). Costs a few milliseconds; call once after open. */
+/* Digest of a fixed probe run over every op on this device plus KV dtype and block sizes: nodes with
+ * different ids do not compute the same bits (docs/architecture.md). Costs a few milliseconds; call once
+ * after open. */
 uint64_t sl_model_numerics_id(struct sl_model *m);
 
 /* Runs one pass. The batch's pages must be of kv; KV of its rows is written, logits of out_rows go to logits
- * [n_out, n_vocab] (host memory; may be NULL when n_out is 0). Tokens and positions are trusted (the engine checks them).
- * *progress is incremented once per layer: a long pass is progress, a wedged one is not. No allocation inside. */
+ * [n_out, n_vocab] (host memory; may be NULL when n_out is 0). Tokens and positions are trusted (the engine
+ * checks them). *progress is incremented once per layer: a long pass is progress, a wedged one is not. No
+ * allocation inside. */
 void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
                       atomic_uint_fast64_t *progress);
 

@@ -1,18 +1,19 @@
-/* common/model/sampler.h - from a row of logits to a token. A pure function of (logits, parameters, history, position): the same
- * token on every node, in every mode, after every fault.
+/* common/model/sampler.h - from a row of logits to a token. A pure function of (logits, parameters, history,
+ * position): the same token on every node, in every mode, after every fault.
  *
- * Order, as the field has it: logit bias, repetition / presence / frequency penalties, banned tokens (min_tokens), then
- * temperature 0 = argmax (lowest id wins a tie), else temperature, top_k, top_p, min_p over candidates sorted by (logit, id), and
- * one Philox uniform keyed by (seed, choice) with the token's position as counter. */
+ * Order, as the field has it: logit bias, repetition / presence / frequency penalties, banned tokens
+ * (min_tokens), then temperature 0 = argmax (lowest id wins a tie), else temperature, top_k, top_p, min_p
+ * over candidates sorted by (logit, id), and one Philox uniform keyed by (seed, choice) with the token's
+ * position as counter. */
 #ifndef SLUICE_COMMON_MODEL_SAMPLER_H
 #define SLUICE_COMMON_MODEL_SAMPLER_H
 
 #include "common/base/err.h"
 #include <stdint.h>
 
-#define SL_MAX_LOGPROBS 20   /* top_logprobs, OpenAI's and vLLM's limit */
+#define SL_MAX_LOGPROBS   20   /* top_logprobs, OpenAI's and vLLM's limit */
 #define SL_MAX_LOGIT_BIAS 1024 /* entries per request */
-#define SL_MAX_STOP_IDS 16   /* stop_token_ids plus the model's end tokens */
+#define SL_MAX_STOP_IDS   16   /* stop_token_ids plus the model's end tokens */
 
 struct sl_logit_bias {
     int32_t token;
@@ -20,11 +21,11 @@ struct sl_logit_bias {
 };
 
 struct sl_sampling {
-    float temperature; /* 0 = greedy */
-    float top_p;       /* 1 = off */
-    uint32_t top_k;    /* 0 = off */
-    float min_p;       /* 0 = off */
-    float repetition_penalty; /* 1 = off; over prompt and output */
+    float temperature;                         /* 0 = greedy */
+    float top_p;                               /* 1 = off */
+    uint32_t top_k;                            /* 0 = off */
+    float min_p;                               /* 0 = off */
+    float repetition_penalty;                  /* 1 = off; over prompt and output */
     float presence_penalty, frequency_penalty; /* 0 = off; over output */
     uint64_t seed;
     uint32_t choice;
@@ -39,7 +40,8 @@ struct sl_sampling {
 
 struct sl_sampled {
     int32_t token;
-    float logprob; /* of the raw logits (before temperature and filters), natural log; only when n_logprobs >= 0 */
+    float logprob; /* of the raw logits (before temperature and filters), natural log; only when n_logprobs >=
+                      0 */
     uint32_t n_top;
     int32_t top_token[SL_MAX_LOGPROBS];
     float top_logprob[SL_MAX_LOGPROBS];
@@ -50,9 +52,9 @@ struct sl_sampler; /* opaque: scratch for one thread */
 struct sl_sampler *sl_sampler_new(uint32_t n_vocab);
 void sl_sampler_free(struct sl_sampler *s);
 
-/* logits [n_vocab] is overwritten. history: all tokens so far, the first n_prompt are the prompt as the client sent it
- * (penalties and min_tokens count the rest as output, also after a migration). The sampled token's position is
- * n_history. */
+/* logits [n_vocab] is overwritten. history: all tokens so far, the first n_prompt are the prompt as the
+ * client sent it (penalties and min_tokens count the rest as output, also after a migration). The sampled
+ * token's position is n_history. */
 void sl_sample(struct sl_sampler *s, float *logits, const struct sl_sampling *p, const int32_t *history,
                uint32_t n_history, uint32_t n_prompt, bool want_digest, struct sl_sampled *out);
 

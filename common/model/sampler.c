@@ -1,0 +1,423 @@
+/* common/model/sampler.c - one pass over the row, and a sort of only the few candidates in which a limit
+ * falls.
+ *
+ * The order of candidates is (logit, highest first; id, lowest first). With x = (logit - max) / temperature
+ * and weight e^x, a candidate goes into bin floor(-x * 64): bins are in the order of candidates, so a limit
+ * (top_k: a count, top_p: a share of the weight, min_p: a smallest x) falls into one bin, and only that bin's
+ * members must be sorted. The draw is the same: the bin first, then the candidate. Rejected: a full sort (5
+ * ms for 49152 entries), and a heap of the k best (top_p has no k).
+ *
+ * Exactness: a bin's weight is the sum of its members in id order, in double; sums over bins go in bin order;
+ * where a limit cuts a bin, its weight is the sum of the kept members in candidate order. There is one path,
+ * so that no other choice of algorithm can give another token. exp and log are our own (exact_math.h). */
+#include "common/model/sampler.h"
+
+#include "common/base/digest.h"
+#include "common/base/mem.h"
+#include "common/base/philox.h"
+#include "common/model/exact_math.h"
+#include <math.h>
+#include <string.h>
+
+#define LANES        16 /* independent accumulators: lets the compiler use vectors, order fixed */
+#define BINS_PER_NAT 64
+#define N_BINS       4096 /* 64 nats; the last bin takes all that is below, together 1e-28 of the weight each */
+#define NO_BIN       UINT16_MAX /* banned, or not a number */
+#define GREEDY_BELOW 1e-5f      /* temperature; the field's limit (vLLM's _SAMPLING_EPS) */
+
+struct sl_sampler {
+    uint32_t n_vocab;
+    float *raw;          /* [n_vocab] the row before bias and penalties, when log-probabilities are wanted */
+    float *weight;       /* [n_vocab] */
+    uint16_t *bin;       /* [n_vocab] */
+    uint32_t *counts;    /* [n_vocab] occurrences while penalties are applied; all 0 in between */
+    double *bin_weight;  /* [N_BINS] */
+    uint32_t *bin_count; /* [N_BINS] */
+    uint64_t *members, *members2; /* [n_vocab] those of one bin, sorted */
+};
+
+struct sl_sampler *sl_sampler_new(uint32_t n_vocab)
+{
+    struct sl_sampler *s = sl_xcalloc(1, sizeof *s);
+    s->n_vocab = n_vocab;
+    s->raw = sl_xcalloc(n_vocab, sizeof *s->raw);
+    s->weight = sl_xcalloc(n_vocab, sizeof *s->weight);
+    s->bin = sl_xcalloc(n_vocab, sizeof *s->bin);
+    s->counts = sl_xcalloc(n_vocab, sizeof *s->counts);
+    s->bin_weight = sl_xcalloc(N_BINS, sizeof *s->bin_weight);
+    s->bin_count = sl_xcalloc(N_BINS, sizeof *s->bin_count);
+    s->members = sl_xcalloc(n_vocab, sizeof *s->members);
+    s->members2 = sl_xcalloc(n_vocab, sizeof *s->members2);
+    return s;
+}
+
+void sl_sampler_free(struct sl_sampler *s)
+{
+    if (s == NULL)
+        return;
+    sl_free(s->raw);
+    sl_free(s->weight);
+    sl_free(s->bin);
+    sl_free(s->counts);
+    sl_free(s->bin_weight);
+    sl_free(s->bin_count);
+    sl_free(s->members);
+    sl_free(s->members2);
+    sl_free(s);
+}
+
+/* ---- the row ---- */
+
+/* -inf for an empty row; what is not a number never wins. */
+static float row_max(const float *x, uint32_t n)
+{
+    float m[LANES];
+    for (int j = 0; j < LANES; j++)
+        m[j] = -INFINITY;
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int j = 0; j < LANES; j++)
+            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
+    }
+    for (; i < n; i++)
+        m[0] = x[i] > m[0] ? x[i] : m[0];
+    for (int j = 1; j < LANES; j++)
+        m[0] = m[j] > m[0] ? m[j] : m[0];
+    return m[0];
+}
+
+/* The lowest id that has the value max; 0 when none has (nothing but NaN). */
+static int32_t row_find(const float *x, uint32_t n, float max)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (x[i] == max)
+            return (int32_t)i;
+    }
+    return 0;
+}
+
+static void bias_apply(float *logits, uint32_t n_vocab, const struct sl_sampling *p)
+{
+    for (uint32_t i = 0; i < p->n_bias; i++) {
+        int32_t t = p->bias[i].token;
+        if (t >= 0 && (uint32_t)t < n_vocab)
+            logits[t] += p->bias[i].bias;
+    }
+}
+
+static void penalties_apply(struct sl_sampler *s, float *logits, const struct sl_sampling *p,
+                            const int32_t *history, uint32_t n_history, uint32_t n_prompt)
+{
+    bool repetition = p->repetition_penalty != 1;
+    bool output_only = p->presence_penalty != 0 || p->frequency_penalty != 0;
+    if (repetition) {
+        for (uint32_t i = 0; i < n_history; i++) {
+            uint32_t t = (uint32_t)history[i];
+            if (t >= s->n_vocab || s->counts[t]++ != 0)
+                continue;
+            logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
+        }
+        for (uint32_t i = 0; i < n_history; i++) {
+            if ((uint32_t)history[i] < s->n_vocab)
+                s->counts[history[i]] = 0;
+        }
+    }
+    if (!output_only)
+        return;
+    for (uint32_t i = n_prompt; i < n_history; i++) {
+        if ((uint32_t)history[i] < s->n_vocab)
+            s->counts[history[i]]++;
+    }
+    for (uint32_t i = n_prompt; i < n_history; i++) {
+        uint32_t t = (uint32_t)history[i];
+        if (t >= s->n_vocab || s->counts[t] == 0)
+            continue;
+        logits[t] -= p->presence_penalty + p->frequency_penalty * (float)s->counts[t];
+        s->counts[t] = 0;
+    }
+}
+
+static void stops_ban(float *logits, uint32_t n_vocab, const struct sl_sampling *p, uint32_t n_output)
+{
+    if (p->ignore_eos || n_output >= p->min_tokens)
+        return;
+    for (uint32_t i = 0; i < p->n_stop_ids; i++) {
+        if (p->stop_ids[i] >= 0 && (uint32_t)p->stop_ids[i] < n_vocab)
+            logits[p->stop_ids[i]] = -INFINITY;
+    }
+}
+
+/* ---- candidates ---- */
+
+/* Where the kept candidates end: all of the bins before `bin`, and n_in_bin of its members in candidate
+ * order. */
+struct cut {
+    uint32_t bin, n_in_bin;
+    double weight_in_bin;
+};
+
+/* Fills weight, bin, bin_weight, bin_count. */
+static void bins_fill(struct sl_sampler *s, const float *logits, float max, float inv_temperature)
+{
+    uint32_t n = s->n_vocab;
+    float *weight = s->weight;
+    uint16_t *bin = s->bin;
+    for (uint32_t i = 0; i < n; i++) {
+        float x = (logits[i] - max) * inv_temperature;
+        weight[i] = sl_exact_exp(x);
+        float depth = x * -(float)BINS_PER_NAT;
+        depth = depth < (float)(N_BINS - 1) ? depth : (float)(N_BINS - 1);
+        int32_t b = (int32_t)depth;
+        bin[i] = (uint16_t)(logits[i] > -INFINITY ? b : NO_BIN);
+    }
+    memset(s->bin_weight, 0, N_BINS * sizeof *s->bin_weight);
+    memset(s->bin_count, 0, N_BINS * sizeof *s->bin_count);
+    for (uint32_t i = 0; i < n; i++) {
+        if (bin[i] == NO_BIN)
+            continue;
+        s->bin_weight[bin[i]] += (double)weight[i];
+        s->bin_count[bin[i]]++;
+    }
+}
+
+/* A key in candidate order: logit, highest first (-0 and 0 are one value), then id. */
+static uint64_t sort_item(float logit, uint32_t id)
+{
+    float f = logit + 0.0f;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    u = u & 0x80000000u ? u : ~(u | 0x80000000u);
+    return (uint64_t)u << 32 | id;
+}
+
+static uint32_t member(const struct sl_sampler *s, uint32_t i)
+{
+    return (uint32_t)s->members[i];
+}
+
+/* The members of a bin in candidate order, into s->members. Insertion for the usual few; for many a radix
+ * sort over the logit's four bytes (stable, and they are gathered in id order), without a bad case. */
+static void bin_sort(struct sl_sampler *s, const float *logits, uint32_t bin)
+{
+    uint32_t n = 0, count = s->bin_count[bin];
+    for (uint32_t i = 0; n < count; i++) {
+        if (s->bin[i] == bin)
+            s->members[n++] = sort_item(logits[i], i);
+    }
+    if (n <= 64) {
+        for (uint32_t i = 1; i < n; i++) {
+            uint64_t item = s->members[i];
+            uint32_t j = i;
+            for (; j > 0 && s->members[j - 1] > item; j--)
+                s->members[j] = s->members[j - 1];
+            s->members[j] = item;
+        }
+        return;
+    }
+    uint64_t *from = s->members, *to = s->members2;
+    for (unsigned shift = 32; shift < 64; shift += 8) {
+        uint32_t start[257] = {0};
+        for (uint32_t i = 0; i < n; i++)
+            start[(from[i] >> shift & 255) + 1]++;
+        for (int d = 0; d < 255; d++)
+            start[d + 1] += start[d];
+        for (uint32_t i = 0; i < n; i++)
+            to[start[from[i] >> shift & 255]++] = from[i];
+        uint64_t *t = from;
+        from = to;
+        to = t;
+    } /* four passes: the result is back in members */
+}
+
+static void cut_to(struct sl_sampler *s, const float *logits, struct cut *c, uint32_t bin, uint32_t n_in_bin)
+{
+    c->bin = bin;
+    c->n_in_bin = n_in_bin;
+    c->weight_in_bin = s->bin_weight[bin];
+    if (n_in_bin == s->bin_count[bin])
+        return;
+    bin_sort(s, logits, bin);
+    c->weight_in_bin = 0;
+    for (uint32_t i = 0; i < n_in_bin; i++)
+        c->weight_in_bin += (double)s->weight[member(s, i)];
+}
+
+static uint32_t bin_kept(const struct sl_sampler *s, const struct cut *c, uint32_t bin)
+{
+    return bin == c->bin ? c->n_in_bin : s->bin_count[bin];
+}
+
+static double bin_kept_weight(const struct sl_sampler *s, const struct cut *c, uint32_t bin)
+{
+    return bin == c->bin ? c->weight_in_bin : s->bin_weight[bin];
+}
+
+static double kept_weight(const struct sl_sampler *s, const struct cut *c)
+{
+    double sum = 0;
+    for (uint32_t b = 0; b <= c->bin; b++)
+        sum += bin_kept_weight(s, c, b);
+    return sum;
+}
+
+static void top_k_cut(struct sl_sampler *s, const float *logits, struct cut *c, uint32_t k)
+{
+    uint32_t n = 0;
+    for (uint32_t b = 0; b <= c->bin; b++) {
+        if (n + s->bin_count[b] >= k) {
+            cut_to(s, logits, c, b, k - n);
+            return;
+        }
+        n += s->bin_count[b];
+    }
+}
+
+/* The shortest run of candidates whose weight reaches the share, at least one. */
+static void top_p_cut(struct sl_sampler *s, const float *logits, struct cut *c, float share)
+{
+    double goal = (double)share * kept_weight(s, c), sum = 0;
+    for (uint32_t b = 0; b <= c->bin; b++) {
+        double w = bin_kept_weight(s, c, b);
+        if (sum + w < goal || bin_kept(s, c, b) == 0) {
+            sum += w;
+            continue;
+        }
+        bin_sort(s, logits, b);
+        uint32_t n = 0, kept = bin_kept(s, c, b);
+        do {
+            sum += (double)s->weight[member(s, n++)];
+        } while (sum < goal && n < kept);
+        cut_to(s, logits, c, b, n);
+        return;
+    }
+}
+
+/* Keeps what is at least min_p times as likely as the best. */
+static void min_p_cut(struct sl_sampler *s, const float *logits, struct cut *c, float max,
+                      float inv_temperature, float min_p)
+{
+    float lowest = min_p >= 1 ? 0.0f : (float)sl_exact_log((double)min_p);
+    float depth = lowest * -(float)BINS_PER_NAT;
+    if (depth >= (float)(N_BINS - 1))
+        return;
+    uint32_t bin = (uint32_t)depth;
+    if (bin > c->bin)
+        return;
+    bin_sort(s, logits, bin);
+    uint32_t n = 0, kept = bin_kept(s, c, bin);
+    while (n < kept && (logits[member(s, n)] - max) * inv_temperature >= lowest)
+        n++;
+    cut_to(s, logits, c, bin, n);
+}
+
+static int32_t draw(struct sl_sampler *s, const float *logits, const struct cut *c, float uniform)
+{
+    double goal = (double)uniform * kept_weight(s, c), sum = 0;
+    uint32_t bin = 0;
+    for (uint32_t b = 0; b <= c->bin; b++) {
+        if (bin_kept(s, c, b) == 0)
+            continue;
+        bin = b; /* the last bin with members, when rounding lets the sum stay below the goal */
+        double w = bin_kept_weight(s, c, b);
+        if (sum + w > goal)
+            break;
+        sum += w;
+    }
+    bin_sort(s, logits, bin);
+    uint32_t n = bin_kept(s, c, bin), i = 0;
+    for (; i + 1 < n; i++) {
+        sum += (double)s->weight[member(s, i)];
+        if (sum > goal)
+            break;
+    }
+    return (int32_t)member(s, i);
+}
+
+static int32_t choose(struct sl_sampler *s, const float *logits, const struct sl_sampling *p,
+                      uint32_t position)
+{
+    float max = row_max(logits, s->n_vocab);
+    if (p->temperature < GREEDY_BELOW || p->top_k == 1 || !(max > -INFINITY && max < INFINITY))
+        return row_find(logits, s->n_vocab, max);
+    float inv_temperature = 1 / p->temperature;
+    bins_fill(s, logits, max, inv_temperature);
+    struct cut c = {
+        .bin = N_BINS - 1, .n_in_bin = s->bin_count[N_BINS - 1], .weight_in_bin = s->bin_weight[N_BINS - 1]};
+    if (p->top_k > 0 && p->top_k < s->n_vocab)
+        top_k_cut(s, logits, &c, p->top_k);
+    if (p->top_p < 1)
+        top_p_cut(s, logits, &c, p->top_p);
+    if (p->min_p > 0)
+        min_p_cut(s, logits, &c, max, inv_temperature, p->min_p);
+    return draw(s, logits, &c, sl_philox_uniform(p->seed, p->choice, position));
+}
+
+/* ---- log-probabilities of the raw row ---- */
+
+static double log_sum_exp(const float *x, uint32_t n, float max)
+{
+    double total = 0;
+    for (uint32_t i = 0; i < n;) {
+        /* Short float sums in lanes, then double: 1024 values lose nothing that matters and stay fast. */
+        float lane[LANES] = {0};
+        uint32_t end = n - i > 1024 ? i + 1024 : n;
+        for (; i + LANES <= end; i += LANES) {
+            for (int j = 0; j < LANES; j++)
+                lane[j] += sl_exact_exp(x[i + j] - max);
+        }
+        for (; i < end; i++)
+            lane[0] += sl_exact_exp(x[i] - max);
+        for (int j = 0; j < LANES; j++)
+            total += (double)lane[j];
+    }
+    return (double)max + sl_exact_log(total);
+}
+
+static float logprob_of(float logit, double lse)
+{
+    return (float)((double)logit - lse);
+}
+
+static void top_find(const float *x, uint32_t n, uint32_t n_top, double lse, struct sl_sampled *out)
+{
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < n && n_top > 0; i++) {
+        if (!(x[i] > -INFINITY) || (have == n_top && !(x[i] > out->top_logprob[have - 1])))
+            continue;
+        uint32_t j = have < n_top ? have++ : n_top - 1;
+        for (; j > 0 && out->top_logprob[j - 1] < x[i]; j--) {
+            out->top_logprob[j] = out->top_logprob[j - 1];
+            out->top_token[j] = out->top_token[j - 1];
+        }
+        out->top_logprob[j] = x[i];
+        out->top_token[j] = (int32_t)i;
+    }
+    out->n_top = have;
+    for (uint32_t j = 0; j < have; j++)
+        out->top_logprob[j] = logprob_of(out->top_logprob[j], lse);
+}
+
+void sl_sample(struct sl_sampler *s, float *logits, const struct sl_sampling *p, const int32_t *history,
+               uint32_t n_history, uint32_t n_prompt, bool want_digest, struct sl_sampled *out)
+{
+    uint32_t n = s->n_vocab;
+    bool want_logprobs = p->n_logprobs >= 0;
+    *out = (struct sl_sampled){0};
+    if (want_digest)
+        out->logits_digest = sl_digest64(logits, n * sizeof *logits, 0);
+    double lse = 0;
+    if (want_logprobs) {
+        memcpy(s->raw, logits, n * sizeof *logits);
+        float max = row_max(logits, n);
+        lse = max > -INFINITY && max < INFINITY ? log_sum_exp(logits, n, max) : 0;
+        uint32_t n_top =
+            (uint32_t)p->n_logprobs < SL_MAX_LOGPROBS ? (uint32_t)p->n_logprobs : SL_MAX_LOGPROBS;
+        top_find(logits, n, n_top, lse, out);
+    }
+    bias_apply(logits, n, p);
+    penalties_apply(s, logits, p, history, n_history, n_prompt);
+    stops_ban(logits, n, p, n_history - n_prompt);
+    out->token = choose(s, logits, p, n_history);
+    if (want_logprobs)
+        out->logprob = logprob_of(s->raw[out->token], lse);
+}
