@@ -1,0 +1,89 @@
+/* tests/golden/text/text_fixture.c - see the header. */
+#include "tests/golden/text/text_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/support.h"
+
+static struct sl_vocab_str *copy_list(struct sl_arena *arena, const json_t *list, uint32_t *n)
+{
+    *n = (uint32_t)json_array_size(list);
+    struct sl_vocab_str *out = sl_arena_alloc(arena, *n * sizeof *out);
+    assert_non_null(out);
+    for (uint32_t i = 0; i < *n; i++) {
+        const json_t *s = json_array_get(list, i);
+        assert_true(json_is_string(s));
+        out[i].n = (uint32_t)json_string_length(s);
+        out[i].p = sl_arena_strndup(arena, json_string_value(s), out[i].n);
+    }
+    return out;
+}
+
+void text_fixture_tiny_vocab(const char *pre, struct sl_vocab_src *out)
+{
+    json_error_t err;
+    json_t *j = json_load_file(SL_TEST_DATA "/golden/text/tiny_vocab.json", 0, &err);
+    if (!j)
+        fail_msg("tiny_vocab.json: %s", err.text);
+    sl_vocab_src_init(out);
+    out->arena = sl_arena_new(4u << 20);
+    out->model = sl_arena_strndup(out->arena, "gpt2", 4);
+    out->pre = pre ? sl_arena_strndup(out->arena, pre, strlen(pre)) : NULL;
+    out->tokens = copy_list(out->arena, json_object_get(j, "tokens"), &out->n_tokens);
+    out->merges = copy_list(out->arena, json_object_get(j, "merges"), &out->n_merges);
+    const json_t *types = json_object_get(j, "types");
+    assert_int_equal(json_array_size(types), out->n_tokens);
+    out->types = sl_arena_alloc(out->arena, out->n_tokens);
+    for (uint32_t i = 0; i < out->n_tokens; i++)
+        out->types[i] = (uint8_t)json_integer_value(json_array_get(types, i));
+    out->bos_id = (uint32_t)json_integer_value(json_object_get(j, "bos_id"));
+    out->eos_id = (uint32_t)json_integer_value(json_object_get(j, "eos_id"));
+    out->unk_id = (uint32_t)json_integer_value(json_object_get(j, "unk_id"));
+    json_decref(j);
+}
+
+int text_fixture_lines(const char *path, text_fixture_line_fn *fn, void *arg)
+{
+    size_t len = 0;
+    char *file = sl_test_read_file(path, &len);
+    if (!file)
+        return -1;
+    int n = 0;
+    for (char *line = file, *end; line < file + len; line = end + 1) {
+        end = strchr(line, '\n');
+        if (!end)
+            end = file + len;
+        json_error_t err;
+        json_t *j = json_loadb(line, (size_t)(end - line), JSON_ALLOW_NUL | JSON_DECODE_ANY, &err);
+        if (!j)
+            fail_msg("%s line %d: %s", path, n + 1, err.text);
+        fn(arg, j, ++n);
+        json_decref(j);
+    }
+    sl_free(file);
+    return n;
+}
+
+char *text_fixture_smollm2_path(void)
+{
+    const char *given = getenv("SLUICE_TEST_MODEL"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    char *path;
+    if (given && *given)
+        path = sl_xstrdup(given);
+    else if (cache && *cache)
+        path = sl_xasprintf("%s/sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf", cache);
+    else
+        path = sl_xasprintf("%s/.cache/sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf", home ? home : "");
+    if (access(path, R_OK) == 0)
+        return path;
+    sl_free(path);
+    return NULL;
+}

@@ -1,0 +1,20 @@
+/* tests/golden/text/text_fixture.h - committed vocabularies and JSON lines for the tests of common/text. */
+#ifndef SLUICE_TESTS_GOLDEN_TEXT_TEXT_FIXTURE_H
+#define SLUICE_TESTS_GOLDEN_TEXT_TEXT_FIXTURE_H
+
+#include <jansson.h>
+#include "common/text/vocab.h"
+
+/* tiny_vocab.json as a vocabulary with this pre-tokeniser; sl_vocab_src_fini. */
+void text_fixture_tiny_vocab(const char *pre, struct sl_vocab_src *out);
+
+/* Calls fn for every line of a JSON-lines file, failing the running test when one does not parse. Returns the
+ * number of lines, -1 when there is no such file. */
+typedef void text_fixture_line_fn(void *arg, const json_t *line, int number);
+int text_fixture_lines(const char *path, text_fixture_line_fn *fn, void *arg);
+
+/* Where the SmolLM2 model file is (SLUICE_TEST_MODEL, or the quick start's cache); NULL when it is not there.
+ * sl_free. */
+char *text_fixture_smollm2_path(void);
+
+#endif
