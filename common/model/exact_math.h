@@ -9,8 +9,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* e^x for x <= 0, relative error below 2e-7; 0 below -87 and for -inf. Coefficients: Cephes expf. Inline: the
- * sampler calls it for every entry of a vocabulary and wants it vectorised. */
+/* e^x for x <= 0, relative error below 2e-7; x below -87 counts as -87 (2e-38, the smallest normal numbers).
+ * Coefficients: Cephes expf. Inline: the sampler calls it for every entry of a vocabulary and wants it
+ * vectorised. */
 static inline float sl_exact_exp(float x)
 {
     float c = x < -87.0f ? -87.0f : x;
@@ -30,8 +31,7 @@ static inline float sl_exact_exp(float x)
     bits = (bits << 23) + 0x3f800000u; /* 2^k */
     float scale;
     memcpy(&scale, &bits, sizeof scale);
-    float y = p * scale;
-    return x < -87.0f ? 0.0f : y;
+    return p * scale;
 }
 
 /* Natural logarithm of a positive, finite, normal x; error below 1e-15 relative to max(1, |result|). */

@@ -167,14 +167,15 @@ static void bins_fill(struct sl_sampler *s, const float *logits, float max, floa
         weight[i] = sl_exact_exp(x);
         float depth = x * -(float)BINS_PER_NAT;
         depth = depth < (float)(N_BINS - 1) ? depth : (float)(N_BINS - 1);
-        int32_t b = (int32_t)depth;
-        bin[i] = (uint16_t)(logits[i] > -INFINITY ? b : NO_BIN);
+        bin[i] = (uint16_t)(int32_t)depth;
     }
     memset(s->bin_weight, 0, N_BINS * sizeof *s->bin_weight);
     memset(s->bin_count, 0, N_BINS * sizeof *s->bin_count);
     for (uint32_t i = 0; i < n; i++) {
-        if (bin[i] == NO_BIN)
+        if (!(logits[i] > -INFINITY)) {
+            bin[i] = NO_BIN;
             continue;
+        }
         s->bin_weight[bin[i]] += (double)weight[i];
         s->bin_count[bin[i]]++;
     }
