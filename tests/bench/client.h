@@ -1,0 +1,62 @@
+/* tests/bench/client.h - sends completion requests to an OpenAI-compatible server at planned times and takes
+ * down when each token came.
+ *
+ * One thread, libcurl's multi interface. Times are seconds from the start of the run on this process's
+ * monotonic clock. */
+#ifndef SLUICE_TESTS_BENCH_CLIENT_H
+#define SLUICE_TESTS_BENCH_CLIENT_H
+
+#include <stdint.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+
+#define SL_CLIENT_MAX_ANSWER (64u << 20) /* bytes of one answer */
+
+/* One request to send, and what came back. Zero-initialise; sl_job_fini() frees both halves. */
+struct sl_job {
+    /* to send */
+    double at_s;      /* planned send time */
+    const char *path; /* "/v1/completions" */
+    char *body;       /* JSON, owned */
+    char **headers;   /* "Name: value", owned */
+    size_t n_headers;
+    double stop_after_s; /* leave after this long (0 = stay to the end): a client that goes away */
+
+    /* came back */
+    double sent_s, done_s;
+    long status;       /* HTTP status, 0 = no answer */
+    double *token_s;   /* arrival time of each token */
+    int32_t *token_id; /* -1 when the server does not send ids */
+    uint64_t *digest;  /* 0 when not asked for */
+    size_t n_tokens, cap_tokens;
+    struct sl_buf text;  /* of all tokens */
+    char finish[16];     /* "stop", "length", "" */
+    char request_id[80]; /* X-Request-Id of the answer */
+    char error[256];     /* one sentence when it failed */
+    uint32_t prompt_tokens, cached_tokens;
+
+    /* inside */
+    struct sl_buf raw;
+    void *easy, *header_list;
+    bool started, finished, done_seen;
+};
+
+void sl_job_header(struct sl_job *j, const char *name, const char *value);
+void sl_job_fini(struct sl_job *j);
+static inline bool sl_job_ok(const struct sl_job *j)
+{
+    return j->status == 200 && j->error[0] == 0 && j->finish[0] != 0;
+}
+
+/* Runs all jobs against base_url ("http://127.0.0.1:8000") and returns when every one has ended or timeout_s
+ * has passed (the rest get an error). api_key may be NULL. progress: print a line a second to stderr.
+ * SL_EPEER when not one could connect. */
+SL_MUST_CHECK enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_job *jobs,
+                                        size_t n, double timeout_s, const char *progress);
+
+/* GET (body NULL) or POST; the answer's bytes in out. Returns the HTTP status, 0 when there was no answer. */
+long sl_client_fetch(const char *base_url, const char *api_key, const char *path, const char *body,
+                     struct sl_buf *out);
+
+#endif

@@ -1,0 +1,328 @@
+/* tests/bench/cmd_compare.c - the same load in every mode.
+ *
+ * Open loop: requests are sent at Poisson times drawn before the run, and every time counts from the intended
+ * arrival, so a slow server cannot slow the load down and hide it. Arms take turns (round by round, the order
+ * rotating), each with the same seeds and a fresh cache_salt, on the same nodes, threads and cores: the
+ * fingerprint of the cluster is taken before each arm and must not change. The tokens and logit digests of
+ * the arms are compared as well: a mode that is fast and wrong does not count. */
+#include <jansson.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/conf.h"
+#include "common/base/mem.h"
+#include "common/base/rand.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/cluster_info.h"
+#include "tests/bench/stats.h"
+#include "tests/bench/workload.h"
+
+#define MAX_ARMS      8
+#define FIRST_TEXT_ID 16 /* control tokens lie below it in the vocabularies served here */
+
+struct options {
+    char *url, *api_key, *prompt_tokens, *output_tokens, *json, *cached_arm;
+    struct sl_conf_list arms;
+    double rate, timeout_s, temperature;
+    uint32_t requests, rounds, nodes;
+    uint64_t seed;
+};
+
+static const struct sl_conf_opt option_table[] = {
+    {"url", SL_CONF_STRING, offsetof(struct options, url), "http://127.0.0.1:8000", "the router", 0, 0, NULL},
+    {"api_key", SL_CONF_STRING, offsetof(struct options, api_key), NULL, "bearer key", 0, 0, NULL},
+    {"arms", SL_CONF_LIST, offsetof(struct options, arms), "pd,colocated,hybrid",
+     "modes to compare; \"+cached\" behind one shares prefixes between its rounds", 0, 0, NULL},
+    {"rate", SL_CONF_F64, offsetof(struct options, rate), "2", "requests per second (Poisson)", 0.001, 1e6,
+     NULL},
+    {"requests", SL_CONF_U32, offsetof(struct options, requests), "20", "requests of an arm in a round", 1,
+     1e6, NULL},
+    {"rounds", SL_CONF_U32, offsetof(struct options, rounds), "3", "times every arm is run", 1, 1000, NULL},
+    {"prompt_tokens", SL_CONF_STRING, offsetof(struct options, prompt_tokens), "64:512",
+     "prompt length, N or LOW:HIGH", 0, 0, NULL},
+    {"output_tokens", SL_CONF_STRING, offsetof(struct options, output_tokens), "16:64", "answer length", 0, 0,
+     NULL},
+    {"temperature", SL_CONF_F64, offsetof(struct options, temperature), "0.8", "of the sampling", 0, 2, NULL},
+    {"seed", SL_CONF_U64, offsetof(struct options, seed), "1", "of lengths, times, tokens and sampling", 0, 0,
+     NULL},
+    {"nodes", SL_CONF_U32, offsetof(struct options, nodes), "2", "wait for that many nodes", 1, 1000, NULL},
+    {"timeout_s", SL_CONF_F64, offsetof(struct options, timeout_s), "600",
+     "limit of one arm in one round, seconds", 1, 1e5, NULL},
+    {"json", SL_CONF_STRING, offsetof(struct options, json), NULL, "write the whole result there", 0, 0,
+     NULL},
+    {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
+
+enum metric { TTFT, SECOND, TPOT, ITL, GAP_MAX, N_METRICS };
+static const char *const metric_key[N_METRICS] = {"ttft_ms", "second_token_ms", "tpot_ms", "itl_ms",
+                                                  "gap_max_ms"};
+static const char *const metric_name[N_METRICS] = {"TTFT", "2nd token", "TPOT", "ITL", "longest gap"};
+static const double percentiles[] = {50, 90, 99, 100};
+static const char *const percentile_key[] = {"p50", "p90", "p99", "max"};
+
+struct arm {
+    char mode[32];
+    bool cached;
+    struct sl_samples metric[N_METRICS];
+    uint64_t tokens, errors, requests, cached_tokens;
+    double busy_s; /* first intended arrival to last token, summed over rounds */
+    char first_error[256];
+    int32_t **ids; /* per request of the first round: token ids, for the comparison with the first arm */
+    uint64_t **digest;
+    size_t *n_ids;
+};
+
+static void measure(struct arm *a, struct sl_job *jobs, size_t n)
+{
+    double end = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct sl_job *j = &jobs[i];
+        a->requests++;
+        if (!sl_job_ok(j) || j->n_tokens == 0) {
+            if (a->errors++ == 0)
+                snprintf(a->first_error, sizeof a->first_error, "%s",
+                         j->error[0] ? j->error : "an answer without tokens");
+            continue;
+        }
+        const double *t = j->token_s;
+        size_t m = j->n_tokens;
+        double longest = 0;
+        a->tokens += m;
+        a->cached_tokens += j->cached_tokens;
+        end = fmax(end, t[m - 1]);
+        sl_samples_add(&a->metric[TTFT], (t[0] - j->at_s) * 1e3);
+        if (m < 2)
+            continue;
+        sl_samples_add(&a->metric[SECOND], (t[1] - j->at_s) * 1e3);
+        sl_samples_add(&a->metric[TPOT], (t[m - 1] - t[0]) * 1e3 / (double)(m - 1));
+        for (size_t k = 1; k < m; k++) {
+            sl_samples_add(&a->metric[ITL], (t[k] - t[k - 1]) * 1e3);
+            longest = fmax(longest, t[k] - t[k - 1]);
+        }
+        sl_samples_add(&a->metric[GAP_MAX], longest * 1e3);
+    }
+    a->busy_s += end - jobs[0].at_s;
+}
+
+/* Keeps the answers of this round and counts requests whose tokens or digests differ from the first arm's. */
+static uint64_t compare_answers(struct arm *arms, size_t which, struct sl_job *jobs, size_t n)
+{
+    struct arm *a = &arms[which], *first = &arms[0];
+    uint64_t differences = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct sl_job *j = &jobs[i];
+        if (which == 0) {
+            sl_free(a->ids[i]);
+            sl_free(a->digest[i]);
+            a->ids[i] = sl_xmemdup(j->token_id, j->n_tokens * sizeof *j->token_id);
+            a->digest[i] = sl_xmemdup(j->digest, j->n_tokens * sizeof *j->digest);
+            a->n_ids[i] = sl_job_ok(j) ? j->n_tokens : 0;
+        } else if (sl_job_ok(j) && first->n_ids[i] > 0) {
+            bool same = j->n_tokens == first->n_ids[i] &&
+                        memcmp(j->token_id, first->ids[i], j->n_tokens * sizeof *j->token_id) == 0 &&
+                        memcmp(j->digest, first->digest[i], j->n_tokens * sizeof *j->digest) == 0;
+            differences += !same;
+        }
+    }
+    return differences;
+}
+
+static void plan_round(const struct options *o, uint32_t round, const struct sl_model_ref *m,
+                       struct sl_range prompt, struct sl_range output, const char *mode, const char *salt,
+                       struct sl_job *jobs)
+{
+    struct sl_draw d = {o->seed, round, 0};
+    double at = 0.05;
+    for (uint32_t i = 0; i < o->requests; i++) {
+        struct sl_prompt p;
+        uint32_t n_prompt = sl_draw_range(&d, prompt), n_out = sl_draw_range(&d, output);
+        struct sl_draw text = {o->seed, 1000000 + i + round * o->requests, 0};
+        sl_prompt_random(&text, n_prompt, FIRST_TEXT_ID, m->n_vocab, &p);
+        jobs[i] = (struct sl_job){.at_s = at};
+        sl_job_completion(&jobs[i], &p,
+                          &(struct sl_completion_opts){.model = m->id,
+                                                       .max_tokens = n_out,
+                                                       .temperature = o->temperature,
+                                                       .seed = o->seed + i,
+                                                       .cache_salt = salt,
+                                                       .want_digest = true,
+                                                       .token_ids = true});
+        sl_job_header(&jobs[i], "X-Sluice-Mode", mode);
+        sl_free(p.tokens);
+        at += -log1p(-sl_draw(&d)) / o->rate;
+    }
+}
+
+static void print_table(const struct arm *arms, size_t n)
+{
+    printf("%-18s %-12s %9s %9s %9s %9s\n", "arm", "ms", "P50", "P90", "P99", "max");
+    for (size_t a = 0; a < n; a++) {
+        for (size_t k = 0; k < N_METRICS; k++) {
+            struct sl_samples *s = (struct sl_samples *)&arms[a].metric[k];
+            printf("%-18s %-12s", k == 0 ? arms[a].mode : "", metric_name[k]);
+            for (size_t q = 0; q < SL_COUNTOF(percentiles); q++)
+                printf(" %9.1f", sl_samples_percentile(s, percentiles[q]));
+            printf("\n");
+        }
+        printf("%-18s %.1f tokens/s, %" PRIu64 " requests, %" PRIu64 " errors, %" PRIu64
+               " prompt tokens from cache\n",
+               "", (double)arms[a].tokens / arms[a].busy_s, arms[a].requests, arms[a].errors,
+               arms[a].cached_tokens);
+        if (arms[a].errors)
+            printf("%-18s first error: %s\n", "", arms[a].first_error);
+    }
+}
+
+static json_t *number(double v)
+{
+    return isnan(v) ? json_null() : json_real(v);
+}
+
+static json_t *report(const struct options *o, struct arm *arms, size_t n, const char *model,
+                      uint64_t differences, const char *nodes)
+{
+    json_t *modes = json_object();
+    for (size_t a = 0; a < n; a++) {
+        json_t *m = json_object();
+        for (size_t k = 0; k < N_METRICS; k++) {
+            json_t *p = json_object();
+            for (size_t q = 0; q < SL_COUNTOF(percentiles); q++)
+                json_object_set_new(p, percentile_key[q],
+                                    number(sl_samples_percentile(&arms[a].metric[k], percentiles[q])));
+            json_object_set_new(m, metric_key[k], p);
+        }
+        json_object_set_new(m, "tokens_per_s", number((double)arms[a].tokens / arms[a].busy_s));
+        json_object_set_new(m, "requests", json_integer((json_int_t)arms[a].requests));
+        json_object_set_new(m, "errors", json_integer((json_int_t)arms[a].errors));
+        json_object_set_new(m, "cached_tokens", json_integer((json_int_t)arms[a].cached_tokens));
+        json_object_set_new(modes, arms[a].mode, m);
+    }
+    return json_pack("{s:s, s:o, s:I, s:s, s:{s:f, s:i, s:i, s:s, s:s, s:I, s:f}}", "model", model, "modes",
+                     modes, "differences", (json_int_t)differences, "nodes", nodes, "load", "rate", o->rate,
+                     "requests", (int)o->requests, "rounds", (int)o->rounds, "prompt_tokens",
+                     o->prompt_tokens, "output_tokens", o->output_tokens, "seed", (json_int_t)o->seed,
+                     "temperature", o->temperature);
+}
+
+static int run(const struct options *o, struct sl_why *why)
+{
+    struct sl_router_ref router = {o->url, o->api_key};
+    struct sl_model_ref model = {0};
+    struct sl_range prompt, output;
+    struct arm arms[MAX_ARMS] = {0};
+    size_t n_arms = o->arms.n;
+    int rc = SL_BENCH_UNREACHABLE;
+    uint64_t differences = 0, run_id = sl_random_u64();
+
+    if (sl_range_parse(o->prompt_tokens, &prompt, why) || sl_range_parse(o->output_tokens, &output, why))
+        return SL_BENCH_USAGE;
+    if (n_arms == 0 || n_arms > MAX_ARMS) {
+        sl_why_set(why, SL_EINVAL, "%zu arms given; 1 to %d can be compared", n_arms, MAX_ARMS);
+        return SL_BENCH_USAGE;
+    }
+    if (sl_info_model(&router, &model, why))
+        return SL_BENCH_UNREACHABLE;
+    if (model.n_vocab <= FIRST_TEXT_ID) {
+        sl_why_set(why, SL_EPROTO,
+                   "the router does not say its vocabulary size (meta.n_vocab of /v1/models)");
+        return SL_BENCH_UNREACHABLE;
+    }
+    char *nodes = sl_info_fingerprint(&router, o->nodes, 30, why);
+    if (!nodes)
+        return SL_BENCH_UNREACHABLE;
+    for (size_t a = 0; a < n_arms; a++) {
+        snprintf(arms[a].mode, sizeof arms[a].mode, "%s", o->arms.items[a]);
+        arms[a].cached = strstr(arms[a].mode, "+cached") != NULL;
+    }
+    arms[0].ids = sl_xcalloc(o->requests, sizeof *arms[0].ids);
+    arms[0].digest = sl_xcalloc(o->requests, sizeof *arms[0].digest);
+    arms[0].n_ids = sl_xcalloc(o->requests, sizeof *arms[0].n_ids);
+    struct sl_job *jobs = sl_xcalloc(o->requests, sizeof *jobs);
+    for (uint32_t round = 0; round < o->rounds; round++) {
+        for (size_t turn = 0; turn < n_arms; turn++) {
+            /* The first arm stays first within a round, since the others are compared with it; the others
+             * rotate. */
+            size_t a = turn == 0 ? 0 : 1 + (turn - 1 + round) % (n_arms - 1);
+            char *now = sl_info_fingerprint(&router, o->nodes, 30, why);
+            if (!now || strcmp(now, nodes) != 0) {
+                if (now)
+                    sl_why_set(
+                        why, SL_EMISMATCH,
+                        "the nodes changed between arms, so the arms cannot be compared; before:\n%snow:\n%s",
+                        nodes, now);
+                sl_free(now);
+                rc = SL_BENCH_FAILED;
+                goto done;
+            }
+            sl_free(now);
+            char mode[32], salt[96], label[96];
+            snprintf(mode, sizeof mode, "%.*s", (int)strcspn(arms[a].mode, "+"), arms[a].mode);
+            if (arms[a].cached)
+                snprintf(salt, sizeof salt, "%" PRIx64 "-%s", run_id, arms[a].mode);
+            else
+                snprintf(salt, sizeof salt, "%" PRIx64 "-%s-%u", run_id, arms[a].mode, round);
+            /* A cached arm repeats the prompts of round 0, so that every round after it finds them. */
+            plan_round(o, arms[a].cached ? 0 : round, &model, prompt, output, mode, salt, jobs);
+            snprintf(label, sizeof label, "round %u of %u, %s", round + 1, o->rounds, arms[a].mode);
+            enum sl_err e = sl_client_run(o->url, o->api_key, jobs, o->requests, o->timeout_s, label);
+            measure(&arms[a], jobs, o->requests);
+            if (!arms[a].cached || round == 0)
+                differences += compare_answers(arms, a, jobs, o->requests);
+            for (uint32_t i = 0; i < o->requests; i++)
+                sl_job_fini(&jobs[i]);
+            if (e) {
+                sl_why_set(why, e, "the router at %s stopped answering during round %u", o->url, round + 1);
+                goto done;
+            }
+        }
+    }
+    print_table(arms, n_arms);
+    printf("answers that differ between arms (tokens or logit digests): %" PRIu64 "\n", differences);
+    rc = differences ? SL_BENCH_FAILED : SL_BENCH_OK;
+    for (size_t a = 0; a < n_arms; a++)
+        if (arms[a].errors)
+            rc = SL_BENCH_FAILED;
+    if (o->json) {
+        json_t *doc = report(o, arms, n_arms, model.id, differences, nodes);
+        if (json_dump_file(doc, o->json, JSON_INDENT(1)) != 0) {
+            sl_why_set(why, SL_EIO, "cannot write %s", o->json);
+            rc = SL_BENCH_FAILED;
+        }
+        json_decref(doc);
+    }
+    if (differences)
+        sl_why_set(why, SL_EDIGEST, "%" PRIu64 " answers differ between the modes", differences);
+done:
+    for (size_t a = 0; a < n_arms; a++)
+        for (size_t k = 0; k < N_METRICS; k++)
+            sl_samples_fini(&arms[a].metric[k]);
+    for (uint32_t i = 0; i < o->requests; i++) {
+        sl_free(arms[0].ids[i]);
+        sl_free(arms[0].digest[i]);
+    }
+    sl_free(arms[0].ids);
+    sl_free(arms[0].digest);
+    sl_free(arms[0].n_ids);
+    sl_free(jobs);
+    sl_free(nodes);
+    return rc;
+}
+
+int sl_bench_compare(int argc, char **argv)
+{
+    struct options o = {0};
+    struct sl_why why = {0};
+    int rc = SL_BENCH_USAGE;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("usage: sluice-bench compare [options]\n\n");
+        sl_conf_help(option_table, stdout);
+        return SL_BENCH_OK;
+    }
+    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK)
+        rc = run(&o, &why);
+    if (why.text[0] && rc != SL_BENCH_OK)
+        fprintf(stderr, "sluice-bench compare: %s\n", why.text);
+    sl_conf_fini(option_table, &o);
+    return rc;
+}
