@@ -269,6 +269,15 @@ static int on_file_line(void *user, const char *section, const char *name, const
     return ld->err == SL_OK;
 }
 
+static int accept_line(void *user, const char *section, const char *name, const char *value)
+{
+    (void)user;
+    (void)section;
+    (void)name;
+    (void)value;
+    return 1;
+}
+
 /* The whole file as text, or NULL and why. */
 static char *read_file(const char *path, struct sl_why *why)
 {
@@ -312,13 +321,13 @@ static enum sl_err load_file(struct loader *ld, const char *path, struct sl_why 
                 path, line, len, MAX_LINE_BYTES);
         s += len + (s[len] == '\n');
     }
-    if (err == SL_OK) {
-        int bad_line = ini_parse_string(text, on_file_line, ld);
-        if (ld->err != SL_OK)
-            err = sl_why_set(why, ld->err, "%s:%d: %s", path, bad_line, ld->why.text);
-        else if (bad_line != 0)
-            err = sl_why_set(why, SL_ECONFIG, "%s:%d: not a line of the form key = value", path, bad_line);
-    }
+    /* inih gives the first bad line of all kinds; in a pass that takes every key it can only be one of form
+     */
+    int bad_line = err == SL_OK ? ini_parse_string(text, accept_line, NULL) : 0;
+    if (bad_line != 0)
+        err = sl_why_set(why, SL_ECONFIG, "%s:%d: not a line of the form key = value", path, bad_line);
+    if (err == SL_OK && (bad_line = ini_parse_string(text, on_file_line, ld)) != 0)
+        err = sl_why_set(why, SL_ECONFIG, "%s:%d: %s", path, bad_line, ld->why.text);
     sl_free(text);
     return err;
 }

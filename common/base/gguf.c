@@ -244,7 +244,7 @@ static enum sl_err read_kvs(struct sl_gguf *g, struct cursor *c, uint64_t n)
 static enum sl_err read_tensor(struct sl_gguf *g, struct cursor *c, struct sl_gguf_tensor *t,
                                uint64_t *offset)
 {
-    struct sl_gguf_str name;
+    struct sl_gguf_str name = {0};
     char buf[64];
     enum sl_err e = take_str(c, "a tensor name", SL_GGUF_MAX_NAME_BYTES, &name);
     if (!e)

@@ -16,7 +16,8 @@ typedef void sl_loop_fd_fn(void *arg, uint32_t epoll_events);
 typedef void sl_loop_timer_fn(void *arg);
 
 SL_MUST_CHECK enum sl_err sl_loop_open(struct sl_loop **out);
-void sl_loop_close(struct sl_loop *l); /* takes NULL; fds stay the caller's */
+/* takes NULL; fds and timers stay the caller's: timers are disarmed and may still be freed, not set */
+void sl_loop_close(struct sl_loop *l);
 
 /* events: EPOLLIN ...; level-triggered unless EPOLLET is given. Adding an fd that is there changes it. */
 SL_MUST_CHECK enum sl_err sl_loop_add(struct sl_loop *l, int fd, uint32_t events, sl_loop_fd_fn *fn,

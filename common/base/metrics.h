@@ -24,6 +24,7 @@ struct sl_metric *sl_histogram(struct sl_metrics *m, const char *name, const cha
 void sl_metric_add(struct sl_metric *s, double v);     /* counter (v >= 0) or gauge */
 void sl_metric_set(struct sl_metric *s, double v);     /* gauge */
 void sl_metric_observe(struct sl_metric *s, double v); /* histogram */
+/* Counter and gauge: the value; histogram: the number of observations. */
 double sl_metric_value(const struct sl_metric *s);
 /* Appends the whole registry: families sorted by name, one HELP and TYPE each. */
 void sl_metrics_render(struct sl_metrics *m, struct sl_buf *out);

@@ -11,13 +11,16 @@
 
 struct sl_queue; /* opaque */
 
-struct sl_queue *sl_queue_new(size_t max_items);
+struct sl_queue *sl_queue_new(size_t max_items); /* max_items > 0 */
 void sl_queue_free(struct sl_queue *q); /* takes NULL; the items left are the caller's: pop them first */
-SL_MUST_CHECK enum sl_err sl_queue_push(struct sl_queue *q, void *item); /* SL_EAGAIN when full */
-void *sl_queue_pop(struct sl_queue *q); /* NULL when empty; clears the eventfd then */
+/* item may not be NULL. SL_EAGAIN when full. */
+SL_MUST_CHECK enum sl_err sl_queue_push(struct sl_queue *q, void *item);
+/* NULL when empty; only that clears the eventfd, so the fd may be readable once with nothing there. */
+void *sl_queue_pop(struct sl_queue *q);
 size_t sl_queue_len(struct sl_queue *q);
 int sl_queue_fd(const struct sl_queue *q);
-/* Waits until something is there or timeout_ms passed (0 = look only); true when something is there. */
+/* Waits until something is there or timeout_ms passed (0 = look only); true when something is there.
+ * sl_queue_wake() ends it early with false. */
 bool sl_queue_wait(struct sl_queue *q, uint32_t timeout_ms);
 /* Makes the fd readable without an item: wakes the receiver. */
 void sl_queue_wake(struct sl_queue *q);
