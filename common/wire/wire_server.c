@@ -1,0 +1,217 @@
+/* common/wire/wire_server.c - REP: requests into a queue, answers out of it.
+ *
+ * Each context goes round: receive, held by whoever took the request from the queue, send the answer. A
+ * request that is held keeps the server's memory alive, so that it may be answered or dropped after the
+ * server was closed; the answer then goes nowhere. */
+#include <pthread.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/wire/wire_nng.h"
+
+#include <nng/protocol/reqrep0/rep.h>
+
+struct context {
+    struct sl_wire_server *server;
+    nng_ctx ctx;
+    nng_aio *aio;
+    bool sending;
+};
+
+struct sl_wire_server {
+    nng_socket sock;
+    struct sl_queue *queue;
+    uint64_t tag;
+    char *url;
+    pthread_mutex_t lock; /* of the next two */
+    bool closing;
+    uint32_t refs; /* the owner, and each request that is held */
+    uint32_t n_contexts;
+    struct context contexts[];
+};
+
+static void unref(struct sl_wire_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool last = --s->refs == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!last)
+        return;
+    for (uint32_t i = 0; i < s->n_contexts; i++)
+        nng_aio_free(s->contexts[i].aio);
+    pthread_mutex_destroy(&s->lock);
+    sl_free(s->url);
+    sl_free(s);
+}
+
+/* False when the server is being closed. */
+static bool ref(struct sl_wire_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool open = !s->closing;
+    if (open)
+        s->refs++;
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+static bool is_open(struct sl_wire_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool open = !s->closing;
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+/* m is taken. */
+static void send_answer(struct context *c, nng_msg *m)
+{
+    if (!is_open(c->server)) {
+        nng_msg_free(m);
+        return;
+    }
+    c->sending = true;
+    nng_aio_set_msg(c->aio, m);
+    nng_ctx_send(c->ctx, c->aio);
+}
+
+static void receive_next(struct context *c)
+{
+    c->sending = false;
+    nng_ctx_recv(c->ctx, c->aio);
+}
+
+static void take_request(struct context *c, nng_msg *m)
+{
+    struct sl_wire_server *s = c->server;
+    Sluice__Envelope *e = NULL;
+    struct sl_why why = {{0}};
+    enum sl_err err = sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), &e, &why);
+    nng_msg_free(m);
+    if (err != SL_OK) {
+        static struct sl_log_limit limit;
+        unsigned suppressed;
+        if (sl_log_allow(&limit, 1000, &suppressed))
+            SL_WARN("message refused url=%s code=%s why=\"%s\" suppressed=%u", s->url, sl_err_name(err),
+                    why.text, suppressed);
+        send_answer(c, sl_nng_refusal(err, why.text));
+        return;
+    }
+    struct sl_wire_in *in = sl_nng_in_new(SL_WIRE_REQUEST, SL_OK, e, s->tag);
+    if (!ref(s)) {
+        sl_wire_in_free(in);
+        return;
+    }
+    in->internal = c;
+    if (sl_queue_push(s->queue, in) == SL_OK)
+        return;
+    in->internal = NULL;
+    sl_wire_in_free(in);
+    send_answer(c, sl_nng_refusal(SL_EAGAIN, "the receiver's queue is full; try again later"));
+    unref(s); /* never the last: the owner waits for this callback before it lets go */
+}
+
+static void on_aio(void *arg)
+{
+    struct context *c = arg;
+    int rv = nng_aio_result(c->aio);
+    if (!is_open(c->server)) {
+        nng_msg *m = rv == 0 && c->sending ? NULL : nng_aio_get_msg(c->aio);
+        nng_aio_set_msg(c->aio, NULL);
+        if (m)
+            nng_msg_free(m);
+        return;
+    }
+    if (!c->sending && rv == 0) {
+        nng_msg *m = nng_aio_get_msg(c->aio);
+        nng_aio_set_msg(c->aio, NULL);
+        take_request(c, m);
+        return;
+    }
+    if (c->sending && rv != 0) { /* the peer has gone; its message stayed here */
+        nng_msg_free(nng_aio_get_msg(c->aio));
+        nng_aio_set_msg(c->aio, NULL);
+    }
+    receive_next(c);
+}
+
+enum sl_err sl_wire_server_open(const char *url, uint32_t n_contexts, struct sl_queue *queue, uint64_t tag,
+                                struct sl_wire_server **out, struct sl_why *why)
+{
+    SL_ASSERT(n_contexts > 0);
+    struct sl_wire_server *s = sl_xcalloc(1, sizeof *s + n_contexts * sizeof s->contexts[0]);
+    s->queue = queue;
+    s->tag = tag;
+    s->refs = 1;
+    pthread_mutex_init(&s->lock, NULL);
+    int rv = nng_rep0_open(&s->sock);
+    if (rv != 0) {
+        unref(s);
+        return sl_why_set(why, SL_EIO, "no socket for %s: %s", url, nng_strerror(rv));
+    }
+    sl_nng_set_options(s->sock);
+    for (; s->n_contexts < n_contexts && rv == 0; s->n_contexts++) {
+        struct context *c = &s->contexts[s->n_contexts];
+        c->server = s;
+        rv = nng_ctx_open(&c->ctx, s->sock);
+        if (rv == 0)
+            rv = nng_aio_alloc(&c->aio, on_aio, c);
+        if (rv != 0)
+            break;
+    }
+    enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
+                         : sl_nng_listen(s->sock, url, &s->url, why);
+    if (err != SL_OK) {
+        nng_close(s->sock);
+        unref(s);
+        return err;
+    }
+    for (uint32_t i = 0; i < s->n_contexts; i++)
+        receive_next(&s->contexts[i]);
+    *out = s;
+    return SL_OK;
+}
+
+void sl_wire_server_close(struct sl_wire_server *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_mutex_unlock(&s->lock);
+    nng_close(s->sock);
+    for (uint32_t i = 0; i < s->n_contexts; i++)
+        nng_aio_stop(s->contexts[i].aio);
+    unref(s);
+}
+
+const char *sl_wire_server_url(const struct sl_wire_server *s)
+{
+    return s->url;
+}
+
+void sl_wire_reply(struct sl_wire_in *in, Sluice__Envelope *reply)
+{
+    struct context *c = in->internal;
+    SL_ASSERT(in->kind == SL_WIRE_REQUEST && c);
+    nng_msg *m;
+    enum sl_err err = sl_nng_pack(reply, &m);
+    if (err != SL_OK) {
+        SL_ERROR("answer not sent, it is too large url=%s code=%s", c->server->url, sl_err_name(err));
+        m = sl_nng_refusal(err, "the answer is too large for one message; ask for less");
+    }
+    in->internal = NULL;
+    sl_wire_in_free(in);
+    struct sl_wire_server *s = c->server;
+    send_answer(c, m);
+    unref(s);
+}
+
+void sl_nng_server_drop(struct sl_wire_in *in)
+{
+    struct context *c = in->internal;
+    in->internal = NULL;
+    struct sl_wire_server *s = c->server;
+    send_answer(c, sl_nng_refusal(SL_EBUG, "the request was dropped without an answer"));
+    unref(s);
+}

@@ -1,0 +1,113 @@
+/* common/wire/wire_sock.c - what all sockets share: options, addresses, messages in and out.
+ *
+ * Traps of nng 1.5 that these files walk around: messages over 1 MiB are dropped unless RECVMAXSZ is raised;
+ * a dial that waits fails for good when the peer is not up yet; REQ sends again by itself after 60 s and when
+ * a connection is lost, so a request may arrive twice; a PUSH without a peer blocks. An aio that was stopped
+ * may or may not call back when it is used again: nothing here counts on either. */
+#include "common/wire/wire_nng.h"
+
+#include <string.h>
+
+#include "common/base/mem.h"
+
+#define RECONNECT_MIN_MS 50
+#define RECONNECT_MAX_MS 500
+
+enum sl_err sl_nng_pack(Sluice__Envelope *e, nng_msg **out)
+{
+    struct sl_buf buf;
+    sl_buf_init(&buf, SL_WIRE_MAX_BYTES);
+    enum sl_err err = sl_wire_pack(e, &buf);
+    nng_msg *m = NULL;
+    if (err == SL_OK && nng_msg_alloc(&m, 0) != 0)
+        err = SL_ENOMEM;
+    if (err == SL_OK && nng_msg_append(m, buf.data, buf.len) != 0) {
+        nng_msg_free(m);
+        err = SL_ENOMEM;
+    }
+    sl_buf_fini(&buf);
+    if (err == SL_OK)
+        *out = m;
+    return err;
+}
+
+nng_msg *sl_nng_refusal(enum sl_err code, const char *why)
+{
+    Sluice__CommandReply reply = SLUICE__COMMAND_REPLY__INIT;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    reply.code = (uint32_t)code;
+    reply.why = (char *)(uintptr_t)why; /* packed, not kept */
+    e.body_case = SLUICE__ENVELOPE__BODY_COMMAND_REPLY;
+    e.command_reply = &reply;
+    nng_msg *m;
+    SL_ASSERT(sl_nng_pack(&e, &m) == SL_OK);
+    return m;
+}
+
+struct sl_wire_in *sl_nng_in_new(enum sl_wire_kind kind, enum sl_err err, Sluice__Envelope *msg, uint64_t tag)
+{
+    struct sl_wire_in *in = sl_xcalloc(1, sizeof *in);
+    in->kind = kind;
+    in->err = err;
+    in->msg = msg;
+    in->tag = tag;
+    return in;
+}
+
+void sl_wire_in_free(struct sl_wire_in *in)
+{
+    if (!in)
+        return;
+    if (in->internal)
+        sl_nng_server_drop(in);
+    sl_wire_free(in->msg);
+    sl_free(in);
+}
+
+void sl_nng_set_options(nng_socket s)
+{
+    /* not every socket has every option: what is missing is not needed there */
+    nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, SL_WIRE_MAX_BYTES);
+    nng_socket_set_ms(s, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
+    nng_socket_set_ms(s, NNG_OPT_RECONNMAXT, RECONNECT_MAX_MS);
+    nng_socket_set_bool(s, NNG_OPT_TCP_KEEPALIVE, true);
+    nng_socket_set_bool(s, NNG_OPT_TCP_NODELAY, true);
+}
+
+static enum sl_err url_error(int rv, const char *verb, const char *url, struct sl_why *why)
+{
+    switch (rv) {
+    case NNG_ENOTSUP:
+    case NNG_EINVAL:
+    case NNG_EADDRINVAL:
+        return sl_why_set(
+            why, SL_ECONFIG,
+            "cannot %s %s: %s; expected tcp://HOST:PORT or ipc:///PATH with an address of this kind", verb,
+            url, nng_strerror(rv));
+    default:
+        return sl_why_set(why, SL_EIO, "cannot %s %s: %s", verb, url, nng_strerror(rv));
+    }
+}
+
+enum sl_err sl_nng_listen(nng_socket s, const char *url, char **bound, struct sl_why *why)
+{
+    nng_listener l;
+    int rv = nng_listener_create(&l, s, url);
+    if (rv == 0)
+        rv = nng_listener_start(l, 0);
+    if (rv != 0)
+        return url_error(rv, "listen on", url, why);
+    int port;
+    const char *colon = strrchr(url, ':');
+    if (strncmp(url, "tcp", 3) == 0 && colon && nng_listener_get_int(l, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
+        *bound = sl_xasprintf("%.*s:%d", (int)(colon - url), url, port);
+    else
+        *bound = sl_xstrdup(url);
+    return SL_OK;
+}
+
+enum sl_err sl_nng_dial(nng_socket s, const char *url, struct sl_why *why)
+{
+    int rv = nng_dial(s, url, NULL, NNG_FLAG_NONBLOCK);
+    return rv == 0 ? SL_OK : url_error(rv, "dial", url, why);
+}

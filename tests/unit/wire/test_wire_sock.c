@@ -1,0 +1,477 @@
+/* The sockets of the control plane on loopback: answers, failures, order, back-pressure. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/wire/wire_sock.h"
+
+#define ANY     "tcp://127.0.0.1:0"
+#define LONG_MS 20000
+
+static Sluice__Envelope make_cancel(Sluice__Cancel *c, uint32_t attempt)
+{
+    sluice__cancel__init(c);
+    c->request_id = (char *)"r";
+    c->attempt = attempt;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_CANCEL;
+    e.cancel = c;
+    return e;
+}
+
+static void reply_code(struct sl_wire_in *in, uint32_t code)
+{
+    Sluice__CommandReply r = SLUICE__COMMAND_REPLY__INIT;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    r.code = code;
+    e.body_case = SLUICE__ENVELOPE__BODY_COMMAND_REPLY;
+    e.command_reply = &r;
+    sl_wire_reply(in, &e);
+}
+
+static struct sl_wire_in *take(struct sl_queue *q)
+{
+    assert_true(sl_queue_wait(q, LONG_MS));
+    return sl_queue_pop(q);
+}
+
+struct pair {
+    struct sl_queue *requests, *answers;
+    struct sl_wire_server *server;
+    struct sl_wire_client *client;
+};
+
+static void pair_open(struct pair *p, size_t max_requests, uint32_t n_contexts, uint32_t max_waiting)
+{
+    struct sl_why why = {{0}};
+    p->requests = sl_queue_new(max_requests);
+    p->answers = sl_queue_new(1024);
+    assert_int_equal(sl_wire_server_open(ANY, 16, p->requests, 5, &p->server, &why), SL_OK);
+    assert_int_equal(sl_wire_client_open(sl_wire_server_url(p->server), n_contexts, max_waiting, p->answers,
+                                         &p->client, &why),
+                     SL_OK);
+}
+
+static void drain(struct sl_queue *q)
+{
+    for (struct sl_wire_in *in; (in = sl_queue_pop(q));)
+        sl_wire_in_free(in);
+}
+
+static void pair_close(struct pair *p)
+{
+    sl_wire_client_close(p->client);
+    sl_wire_server_close(p->server);
+    drain(p->requests);
+    drain(p->answers);
+    sl_queue_free(p->requests);
+    sl_queue_free(p->answers);
+}
+
+static void call_answered_brings_the_reply_with_its_tag(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 16, 4, 4);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 9);
+    assert_int_equal(sl_wire_call(p.client, &e, 77, LONG_MS), SL_OK);
+    struct sl_wire_in *in = take(p.requests);
+    assert_int_equal(in->kind, SL_WIRE_REQUEST);
+    assert_int_equal(in->tag, 5);
+    assert_int_equal(in->msg->cancel->attempt, 9);
+    reply_code(in, 42);
+    in = take(p.answers);
+    assert_int_equal(in->kind, SL_WIRE_ANSWER);
+    assert_int_equal(in->err, SL_OK);
+    assert_int_equal(in->tag, 77);
+    assert_int_equal(in->msg->command_reply->code, 42);
+    sl_wire_in_free(in);
+    pair_close(&p);
+}
+
+static void calls_beyond_the_slots_wait_and_beyond_the_line_are_refused(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 64, 2, 3);
+    Sluice__Cancel c;
+    for (uint32_t i = 0; i < 5; i++) {
+        Sluice__Envelope e = make_cancel(&c, i);
+        assert_int_equal(sl_wire_call(p.client, &e, i, LONG_MS), SL_OK);
+    }
+    Sluice__Envelope e = make_cancel(&c, 5);
+    assert_int_equal(sl_wire_call(p.client, &e, 5, LONG_MS), SL_EAGAIN);
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < 5; i++)
+        reply_code(take(p.requests), 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        struct sl_wire_in *in = take(p.answers);
+        assert_int_equal(in->err, SL_OK);
+        seen |= 1u << in->tag;
+        sl_wire_in_free(in);
+    }
+    assert_int_equal(seen, 31);
+    pair_close(&p);
+}
+
+static void calls_answered_out_of_order_find_their_tags(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 64, 8, 0);
+    Sluice__Cancel c;
+    struct sl_wire_in *held[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        Sluice__Envelope e = make_cancel(&c, 100 + i);
+        assert_int_equal(sl_wire_call(p.client, &e, i, LONG_MS), SL_OK);
+    }
+    for (uint32_t i = 0; i < 8; i++)
+        held[i] = take(p.requests);
+    for (uint32_t i = 8; i-- > 0;)
+        reply_code(held[i], held[i]->msg->cancel->attempt);
+    for (uint32_t i = 0; i < 8; i++) {
+        struct sl_wire_in *in = take(p.answers);
+        assert_int_equal(in->msg->command_reply->code, 100 + in->tag);
+        sl_wire_in_free(in);
+    }
+    pair_close(&p);
+}
+
+static void call_to_nobody_ends_with_epeer(void **state)
+{
+    (void)state;
+    struct sl_queue *q = sl_queue_new(8);
+    struct sl_wire_client *client;
+    struct sl_why why = {{0}};
+    assert_int_equal(sl_wire_client_open("tcp://127.0.0.1:1", 1, 2, q, &client, &why), SL_OK);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(client, &e, 1, 50), SL_OK);
+    assert_int_equal(sl_wire_call(client, &e, 2, 50), SL_OK); /* in line: ends too */
+    for (int i = 0; i < 2; i++) {
+        struct sl_wire_in *in = take(q);
+        assert_int_equal(in->err, SL_EPEER);
+        assert_null(in->msg);
+        sl_wire_in_free(in);
+    }
+    sl_wire_client_close(client);
+    assert_null(sl_queue_pop(q));
+    sl_queue_free(q);
+}
+
+static void client_closed_with_calls_in_flight_ends_each(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 16, 1, 2);
+    Sluice__Cancel c;
+    for (uint32_t i = 0; i < 3; i++) {
+        Sluice__Envelope e = make_cancel(&c, i);
+        assert_int_equal(sl_wire_call(p.client, &e, i, LONG_MS), SL_OK);
+    }
+    struct sl_wire_in *held = take(p.requests);
+    sl_wire_client_close(p.client);
+    p.client = NULL;
+    for (int i = 0; i < 3; i++) {
+        struct sl_wire_in *in = sl_queue_pop(p.answers);
+        assert_non_null(in);
+        assert_int_equal(in->err, SL_EPEER);
+        sl_wire_in_free(in);
+    }
+    reply_code(held, 0); /* to a peer that has left */
+    pair_close(&p);
+}
+
+static void answers_with_the_queue_full_are_delivered_later(void **state)
+{
+    (void)state;
+    struct sl_queue *requests = sl_queue_new(16), *answers = sl_queue_new(1);
+    struct sl_wire_server *server;
+    struct sl_wire_client *client;
+    assert_int_equal(sl_wire_server_open(ANY, 8, requests, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_client_open(sl_wire_server_url(server), 4, 0, answers, &client, NULL), SL_OK);
+    Sluice__Cancel c;
+    for (uint32_t i = 0; i < 4; i++) {
+        Sluice__Envelope e = make_cancel(&c, i);
+        assert_int_equal(sl_wire_call(client, &e, i, LONG_MS), SL_OK);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        reply_code(take(requests), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct sl_wire_in *in = take(answers);
+        assert_int_equal(in->err, SL_OK);
+        sl_wire_in_free(in);
+    }
+    sl_wire_client_close(client);
+    sl_wire_server_close(server);
+    sl_queue_free(requests);
+    sl_queue_free(answers);
+}
+
+static void request_with_the_queue_full_is_refused_at_once(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 1, 4, 0);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
+    assert_true(sl_queue_wait(p.requests, LONG_MS));
+    assert_int_equal(sl_wire_call(p.client, &e, 2, LONG_MS), SL_OK);
+    struct sl_wire_in *in = take(p.answers);
+    assert_int_equal(in->tag, 2);
+    assert_int_equal(in->msg->command_reply->code, SL_EAGAIN);
+    sl_wire_in_free(in);
+    pair_close(&p);
+}
+
+static void request_dropped_is_answered_with_ebug(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 4, 4, 0);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
+    sl_wire_in_free(take(p.requests));
+    struct sl_wire_in *in = take(p.answers);
+    assert_int_equal(in->msg->command_reply->code, SL_EBUG);
+    sl_wire_in_free(in);
+    pair_close(&p);
+}
+
+static void request_of_junk_is_answered_in_words(void **state)
+{
+    (void)state;
+    struct sl_queue *q = sl_queue_new(4);
+    struct sl_wire_server *server;
+    assert_int_equal(sl_wire_server_open(ANY, 2, q, 0, &server, NULL), SL_OK);
+    nng_socket s;
+    assert_int_equal(nng_req0_open(&s), 0);
+    assert_int_equal(nng_dial(s, sl_wire_server_url(server), NULL, 0), 0);
+    const char *junk[] = {"", "hello", "\x08\x02"};
+    for (size_t i = 0; i < SL_COUNTOF(junk); i++) {
+        nng_msg *m;
+        assert_int_equal(nng_msg_alloc(&m, 0), 0);
+        assert_int_equal(nng_msg_append(m, junk[i], strlen(junk[i])), 0);
+        assert_int_equal(nng_sendmsg(s, m, 0), 0);
+        assert_int_equal(nng_recvmsg(s, &m, 0), 0);
+        Sluice__Envelope *e;
+        assert_int_equal(sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), &e, NULL), SL_OK);
+        assert_int_equal(e->command_reply->code, i == 2 ? SL_EMISMATCH : SL_EPROTO);
+        assert_true(strlen(e->command_reply->why) > 10);
+        sl_wire_free(e);
+        nng_msg_free(m);
+    }
+    nng_close(s);
+    sl_wire_server_close(server);
+    sl_queue_free(q);
+}
+
+static void request_held_over_the_close_of_its_server_can_be_answered(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 4, 4, 0);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
+    assert_int_equal(sl_wire_call(p.client, &e, 2, LONG_MS), SL_OK);
+    struct sl_wire_in *a = take(p.requests), *b = take(p.requests);
+    sl_wire_server_close(p.server);
+    p.server = NULL;
+    reply_code(a, 0);
+    sl_wire_in_free(b);
+    pair_close(&p);
+}
+
+static void call_wait_returns_the_answer_or_says_who_is_missing(void **state)
+{
+    (void)state;
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1), *answer = NULL;
+    struct sl_why why = {{0}};
+    uint64_t start = sl_now_ms();
+    assert_int_equal(sl_wire_call_wait("tcp://127.0.0.1:1", &e, LONG_MS, &answer, &why), SL_EPEER);
+    assert_true(sl_now_ms() - start < LONG_MS); /* refused connections do not wait for the end of the time */
+    assert_non_null(strstr(why.text, "127.0.0.1:1"));
+    struct sl_queue *q = sl_queue_new(1);
+    struct sl_wire_server *server;
+    assert_int_equal(sl_wire_server_open(ANY, 2, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_call_wait(sl_wire_server_url(server), &e, 50, &answer, &why), SL_EPEER);
+    drain(q);
+    sl_wire_server_close(server);
+    sl_queue_free(q);
+    assert_int_equal(sl_wire_call_wait("nonsense", &e, 50, &answer, &why), SL_ECONFIG);
+}
+
+static void url_that_is_taken_or_wrong_is_refused_in_words(void **state)
+{
+    (void)state;
+    struct sl_queue *q = sl_queue_new(1);
+    struct sl_wire_server *a, *b = NULL;
+    struct sl_why why = {{0}};
+    assert_int_equal(sl_wire_server_open(ANY, 1, q, 0, &a, &why), SL_OK);
+    assert_int_equal(sl_wire_server_open(sl_wire_server_url(a), 1, q, 0, &b, &why), SL_EIO);
+    assert_non_null(strstr(why.text, sl_wire_server_url(a)));
+    assert_int_equal(sl_wire_server_open("http//x", 1, q, 0, &b, &why), SL_ECONFIG);
+    assert_null(b);
+    sl_wire_server_close(a);
+    sl_queue_free(q);
+}
+
+static Sluice__Envelope make_batch(Sluice__EventBatch *b, uint64_t seq)
+{
+    sluice__event_batch__init(b);
+    b->node = (char *)"d0";
+    b->seq = seq;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_EVENTS;
+    e.events = b;
+    return e;
+}
+
+static void events_arrive_in_order_through_a_small_queue(void **state)
+{
+    (void)state;
+    struct sl_queue *q = sl_queue_new(2);
+    struct sl_wire_pull *pull;
+    struct sl_wire_push *push;
+    assert_int_equal(sl_wire_pull_open(ANY, q, 3, &pull, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), 256, &push, NULL), SL_OK);
+    Sluice__EventBatch b;
+    for (uint64_t i = 0; i < 200; i++) {
+        Sluice__Envelope e = make_batch(&b, i);
+        assert_int_equal(sl_wire_push_send(push, &e), SL_OK);
+    }
+    for (uint64_t i = 0; i < 200; i++) {
+        struct sl_wire_in *in = take(q);
+        assert_int_equal(in->kind, SL_WIRE_EVENT);
+        assert_int_equal(in->tag, 3);
+        assert_int_equal(in->msg->events->seq, i);
+        sl_wire_in_free(in);
+    }
+    sl_wire_push_close(push);
+    sl_wire_pull_close(pull);
+    sl_queue_free(q);
+}
+
+static void push_without_a_peer_is_bounded_and_closes(void **state)
+{
+    (void)state;
+    struct sl_wire_push *push;
+    assert_int_equal(sl_wire_push_open("tcp://127.0.0.1:1", 4, &push, NULL), SL_OK);
+    Sluice__EventBatch b;
+    enum sl_err err = SL_OK;
+    unsigned n = 0;
+    for (; n < 100 && err == SL_OK; n++) {
+        Sluice__Envelope e = make_batch(&b, n);
+        err = sl_wire_push_send(push, &e);
+    }
+    assert_int_equal(err, SL_EAGAIN);
+    assert_true(n <= 8);
+    sl_wire_push_close(push);
+}
+
+static void large_message_passes(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 4, 1, 0);
+    Sluice__Submit submit = SLUICE__SUBMIT__INIT;
+    Sluice__Sampling sampling = SLUICE__SAMPLING__INIT;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    submit.request_id = (char *)"r";
+    submit.sampling = &sampling;
+    submit.n_tokens = SL_WIRE_MAX_TOKENS;
+    submit.tokens = sl_xalloc(submit.n_tokens * sizeof *submit.tokens);
+    for (size_t i = 0; i < submit.n_tokens; i++)
+        submit.tokens[i] = (int32_t)i; /* three bytes each: more than nng's default limit of 1 MiB */
+    e.body_case = SLUICE__ENVELOPE__BODY_SUBMIT;
+    e.submit = &submit;
+    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
+    struct sl_wire_in *in = take(p.requests);
+    assert_int_equal(in->msg->submit->n_tokens, SL_WIRE_MAX_TOKENS);
+    assert_int_equal(in->msg->submit->tokens[SL_WIRE_MAX_TOKENS - 1], SL_WIRE_MAX_TOKENS - 1);
+    reply_code(in, 0);
+    sl_wire_in_free(take(p.answers));
+    sl_free(submit.tokens);
+    pair_close(&p);
+}
+
+static void ipc_address_works(void **state)
+{
+    (void)state;
+    char url[64];
+    snprintf(url, sizeof url, "ipc:///tmp/sluice-test-%d.sock", (int)getpid());
+    struct sl_queue *q = sl_queue_new(4), *answers = sl_queue_new(4);
+    struct sl_wire_server *server;
+    struct sl_wire_client *client;
+    assert_int_equal(sl_wire_server_open(url, 1, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_client_open(url, 1, 0, answers, &client, NULL), SL_OK);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(client, &e, 1, LONG_MS), SL_OK);
+    reply_code(take(q), 3);
+    struct sl_wire_in *in = take(answers);
+    assert_int_equal(in->msg->command_reply->code, 3);
+    sl_wire_in_free(in);
+    sl_wire_client_close(client);
+    sl_wire_server_close(server);
+    sl_queue_free(q);
+    sl_queue_free(answers);
+}
+
+static void client_reconnects_when_its_server_comes_back(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 16, 4, 4);
+    char *url = sl_xstrdup(sl_wire_server_url(p.server));
+    sl_wire_server_close(p.server);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
+    assert_int_equal(sl_wire_server_open(url, 4, p.requests, 0, &p.server, NULL), SL_OK);
+    reply_code(take(p.requests), 0);
+    struct sl_wire_in *in = take(p.answers);
+    assert_int_equal(in->err, SL_OK);
+    sl_wire_in_free(in);
+    sl_free(url);
+    pair_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(call_answered_brings_the_reply_with_its_tag),
+        cmocka_unit_test(calls_beyond_the_slots_wait_and_beyond_the_line_are_refused),
+        cmocka_unit_test(calls_answered_out_of_order_find_their_tags),
+        cmocka_unit_test(call_to_nobody_ends_with_epeer),
+        cmocka_unit_test(client_closed_with_calls_in_flight_ends_each),
+        cmocka_unit_test(answers_with_the_queue_full_are_delivered_later),
+        cmocka_unit_test(request_with_the_queue_full_is_refused_at_once),
+        cmocka_unit_test(request_dropped_is_answered_with_ebug),
+        cmocka_unit_test(request_of_junk_is_answered_in_words),
+        cmocka_unit_test(request_held_over_the_close_of_its_server_can_be_answered),
+        cmocka_unit_test(call_wait_returns_the_answer_or_says_who_is_missing),
+        cmocka_unit_test(url_that_is_taken_or_wrong_is_refused_in_words),
+        cmocka_unit_test(events_arrive_in_order_through_a_small_queue),
+        cmocka_unit_test(push_without_a_peer_is_bounded_and_closes),
+        cmocka_unit_test(large_message_passes),
+        cmocka_unit_test(ipc_address_works),
+        cmocka_unit_test(client_reconnects_when_its_server_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
