@@ -1,9 +1,10 @@
 /* common/sched/cost_model.h - predicted milliseconds of a step. A value type, copied freely; no clock, no
  * I/O.
  *
- * time = table(total rows) + prompt attention * sum(c * (h + c/2)) + decode attention * sum(context). The
- * table is piecewise linear over measured points and need not be monotone. Refined by real steps, bounded and
- * robust to outliers. Source of the terms: design, section 5; reference scheduling notes, section 3. */
+ * time = table(total rows) + head * decode rows + prompt attention * sum(c * (h + c/2)) + decode attention *
+ * sum(context). The table is piecewise linear over measured points and need not be monotone; it is measured
+ * with one sampled row. Refined by real steps, bounded and robust to outliers. Source of the terms: design,
+ * section 5; reference scheduling notes, section 3. */
 #ifndef SLUICE_COMMON_SCHED_COST_MODEL_H
 #define SLUICE_COMMON_SCHED_COST_MODEL_H
 
@@ -16,6 +17,7 @@ struct sl_cost_model {
     uint32_t n_points;
     uint32_t rows[SL_COST_POINTS]; /* ascending, first is 1 */
     double ms[SL_COST_POINTS];
+    double head_ms_per_row;           /* logits and sampling of one more row */
     double prompt_attn_ms_per_mtoken; /* per 1e6 (row x history position) */
     double decode_attn_ms_per_mtoken; /* per 1e6 history positions */
     double scale;                     /* online correction, starts at 1 */

@@ -1,0 +1,28 @@
+/* common/sched/slack.h - how urgent a waiting prompt is: relative slack.
+ *
+ * Slack is the time left over when the rest of its work is done without a break, per unit of its whole work;
+ * the smallest runs first. The due time is the request's deadline, or STRETCH times its own work after it
+ * arrived, whichever comes first: short prompts overtake long ones soon after they came, and a long one's
+ * slack falls as it waits until it is first. Source: LARS of Medha; reference scheduling notes, 1.6. */
+#ifndef SLUICE_COMMON_SCHED_SLACK_H
+#define SLUICE_COMMON_SCHED_SLACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sl_slack {
+    int32_t priority; /* lower runs earlier */
+    uint64_t arrived_us;
+    uint64_t deadline_us; /* 0 = none */
+    double total_ms;      /* predicted work that it came with, uncached tokens only */
+    double remaining_ms;
+};
+
+double sl_slack_relative(const struct sl_slack *s, uint64_t now_us);
+/* Priority after ageing: every SL_SLACK_AGE_US of waiting counts as one level, so that nothing starves. */
+#define SL_SLACK_AGE_US UINT64_C(10000000)
+int64_t sl_slack_level(const struct sl_slack *s, uint64_t now_us);
+/* a runs before b: level, then relative slack, then arrival. */
+bool sl_slack_before(const struct sl_slack *a, const struct sl_slack *b, uint64_t now_us);
+
+#endif

@@ -1,0 +1,129 @@
+/* common/sched/step_plan.c - greedy by urgency, binary search for each chunk.
+ *
+ * The search is over total rows in steps of align. Where the table has dips (tiles and waves of a GPU) a
+ * larger total may be cheaper than a smaller one: the measured points above the result are tried too. Prompts
+ * are picked one by one instead of sorted: most steps serve one or two.
+ *
+ * A chunk that ends by the time target ends the plan: a second prompt squeezed into the rest would make two
+ * unfinished ones where there was one. */
+#include "common/sched/step_plan.h"
+
+#include "common/sched/slack.h"
+
+#define WORK_ROWS 256u /* slack counts a prompt's work at the speed of chunks of this size */
+
+static void add_chunk(struct sl_step_load *l, const struct sl_plan_prompt *p, uint32_t n)
+{
+    l->prompt_rows += n;
+    l->prompt_attn += n * (p->history + n / 2.0);
+}
+
+static bool fits(const struct sl_plan_state *s, const struct sl_plan *plan, const struct sl_plan_prompt *p,
+                 uint32_t n)
+{
+    struct sl_step_load l = plan->load;
+    add_chunk(&l, p, n);
+    return sl_cost_predict_ms(s->cost, &l) <= plan->target_ms;
+}
+
+/* The largest n <= limit within the target whose total is aligned (or n == limit); 0 when none is. */
+static uint32_t search(const struct sl_plan_state *s, const struct sl_plan *plan,
+                       const struct sl_plan_prompt *p, uint32_t limit)
+{
+    if (fits(s, plan, p, limit))
+        return limit;
+    uint32_t rows = plan->load.prompt_rows + plan->load.decode_rows;
+    uint32_t low = rows / s->align, high = (rows + limit) / s->align + 1; /* low fits (or is nothing) */
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2, n = mid * s->align - rows;
+        if (n <= limit && fits(s, plan, p, n))
+            low = mid;
+        else
+            high = mid;
+    }
+    uint32_t best = low * s->align > rows ? low * s->align - rows : 0;
+    for (uint32_t i = 0; i < s->cost->n_points; i++) {
+        uint32_t total = s->cost->rows[i];
+        if (total % s->align == 0 && total > rows + best && total - rows <= limit &&
+            fits(s, plan, p, total - rows))
+            best = total - rows;
+    }
+    return best;
+}
+
+/* n up to the next aligned total, at least half a tile. */
+static uint32_t one_tile(const struct sl_plan_state *s, const struct sl_plan *plan, uint32_t limit)
+{
+    uint32_t rows = plan->load.prompt_rows + plan->load.decode_rows;
+    uint32_t n = s->align - rows % s->align;
+    if (n < s->align / 2)
+        n += s->align;
+    return n < limit ? n : limit;
+}
+
+static struct sl_slack slack_of(const struct sl_plan_prompt *p, double ms_per_token)
+{
+    return (struct sl_slack){.priority = p->priority,
+                             .arrived_us = p->arrived_us,
+                             .deadline_us = p->deadline_us,
+                             .total_ms = p->total * ms_per_token,
+                             .remaining_ms = p->remaining * ms_per_token};
+}
+
+/* Moves the most urgent of chunks[at..n) to chunks[at]. */
+static const struct sl_plan_prompt *pick(const struct sl_plan_state *s, struct sl_plan_chunk *chunks,
+                                         uint32_t at, uint64_t now_us, double ms_per_token)
+{
+    uint32_t best = at;
+    struct sl_slack best_slack = slack_of(&s->prompts[chunks[at].prompt], ms_per_token);
+    for (uint32_t i = at + 1; i < s->n_prompts; i++) {
+        struct sl_slack k = slack_of(&s->prompts[chunks[i].prompt], ms_per_token);
+        if (sl_slack_before(&k, &best_slack, now_us)) {
+            best = i;
+            best_slack = k;
+        }
+    }
+    struct sl_plan_chunk c = chunks[best];
+    chunks[best] = chunks[at];
+    chunks[at] = c;
+    return &s->prompts[c.prompt];
+}
+
+void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out)
+{
+    SL_ASSERT(s->align > 0);
+    out->n_chunks = 0;
+    out->load = (struct sl_step_load){.decode_rows = s->decode_rows, .decode_context = s->decode_context};
+    out->target_ms = 0;
+    if (s->decode_rows)
+        out->target_ms =
+            s->tpot_target_ms > 0 ? s->tpot_target_ms : s->stretch * sl_cost_predict_ms(s->cost, &out->load);
+    struct sl_step_load work = {.prompt_rows = WORK_ROWS};
+    double ms_per_token = sl_cost_predict_ms(s->cost, &work) / WORK_ROWS;
+    for (uint32_t i = 0; i < s->n_prompts; i++)
+        out->chunks[i] = (struct sl_plan_chunk){.prompt = i};
+
+    while (out->n_chunks < s->n_prompts) {
+        uint32_t rows = out->load.prompt_rows + out->load.decode_rows;
+        if (rows >= s->max_rows)
+            break;
+        const struct sl_plan_prompt *p = pick(s, out->chunks, out->n_chunks, now_us, ms_per_token);
+        uint32_t room = s->max_rows - rows, limit = p->remaining < room ? p->remaining : room, n = limit;
+        if (p->chunk_tokens > 0) {
+            uint32_t budget = (uint32_t)p->chunk_tokens;
+            budget -= budget < out->load.prompt_rows ? budget : out->load.prompt_rows;
+            n = limit < budget ? limit : budget;
+        } else if (p->chunk_tokens != SL_CHUNK_WHOLE && s->decode_rows) {
+            n = search(s, out, p, limit);
+            if (n == 0 && out->n_chunks == 0 && s->starved_steps + 1 >= SL_PLAN_STARVE_STEPS)
+                n = one_tile(s, out, limit);
+        }
+        if (n == 0)
+            break;
+        add_chunk(&out->load, p, n);
+        out->chunks[out->n_chunks++].n_tokens = n;
+        if (n < limit)
+            break;
+    }
+    out->predicted_ms = sl_cost_predict_ms(s->cost, &out->load);
+}

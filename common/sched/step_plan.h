@@ -1,0 +1,64 @@
+/* common/sched/step_plan.h - who runs in the next step (step 5 of the request path). A pure function.
+ *
+ * All decode rows run in every step. Prompt chunks take what is left of the time target: the most urgent
+ * prompt (slack.h) as many tokens as fit, then the next. Chunk size is a result, not a setting; a prompt may
+ * ask for a fixed one.
+ *
+ *   target = tpot_target_ms, or stretch * predicted time of the decode rows alone
+ *   chunk  = the largest with predicted(step) <= target, total rows a multiple of align; the last one exact
+ *   no decode row: no target, chunks up to max_rows
+ *
+ * Guards: decode rows are never left out. A prompt that got nothing SL_PLAN_STARVE_STEPS times in a row, as
+ * the decode rows alone take the target, gets one tile of align rows. */
+#ifndef SLUICE_COMMON_SCHED_STEP_PLAN_H
+#define SLUICE_COMMON_SCHED_STEP_PLAN_H
+
+#include "common/sched/cost_model.h"
+
+#define SL_CHUNK_DEFAULT (-2) /* of the engine */
+#define SL_CHUNK_AUTO    (-1) /* by predicted time */
+#define SL_CHUNK_WHOLE   0    /* no chunking: the stall baseline */
+
+/* 2.5: a chunk may make the longest gap 3 times the median one, with 20 % for the prediction's error. A
+ * longer stretch shortens the prompt's time by less and less: chunks get 1 - 1/stretch of it. */
+#define SL_PLAN_STRETCH      2.5
+#define SL_PLAN_ALIGN        8u /* rows of one kernel tile */
+#define SL_PLAN_STARVE_STEPS 4u
+
+struct sl_plan_prompt {
+    uint32_t history;     /* KV in place before it */
+    uint32_t remaining;   /* tokens to compute, at least 1 */
+    uint32_t total;       /* tokens it had to compute when it was admitted */
+    int32_t chunk_tokens; /* SL_CHUNK_AUTO, SL_CHUNK_WHOLE, or N: fixed budget of prompt rows per step */
+    int32_t priority;
+    uint64_t arrived_us, deadline_us; /* deadline 0 = none */
+};
+
+struct sl_plan_state {
+    const struct sl_cost_model *cost;
+    const struct sl_plan_prompt *prompts;
+    uint32_t n_prompts;
+    uint32_t decode_rows;
+    double decode_context;
+    uint32_t max_rows; /* more than decode_rows, else prompts wait */
+    uint32_t align;
+    double tpot_target_ms, stretch;
+    uint32_t starved_steps; /* steps since a prompt row ran while one was wanted */
+};
+
+struct sl_plan_chunk {
+    uint32_t prompt; /* index */
+    uint32_t n_tokens;
+};
+
+struct sl_plan {
+    struct sl_plan_chunk *chunks; /* the caller's array of n_prompts */
+    uint32_t n_chunks;
+    struct sl_step_load load;
+    double target_ms; /* 0 = none */
+    double predicted_ms;
+};
+
+void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out);
+
+#endif
