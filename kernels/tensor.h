@@ -1,4 +1,5 @@
-/* kernels/tensor.h - the words all devices share: data types, views of matrices in a file, a batch, KV geometry. */
+/* kernels/tensor.h - the words all devices share: data types, views of matrices in a file, a batch, KV
+ * geometry. */
 #ifndef SLUICE_KERNELS_TENSOR_H
 #define SLUICE_KERNELS_TENSOR_H
 
@@ -12,20 +13,23 @@ extern "C" {
 /* Values are GGUF's type numbers. */
 enum sl_dtype { SL_F32 = 0, SL_F16 = 1, SL_Q4_0 = 2, SL_Q4_1 = 3, SL_Q8_0 = 8, SL_BF16 = 30 };
 
-/* A row-major matrix [n_rows, n_cols] as it lies in the model file; a row is contiguous, n_cols is the reduced side. */
+/* A row-major matrix [n_rows, n_cols] as it lies in the model file; a row is contiguous, n_cols is the
+ * reduced side. */
 struct sl_tensor_view {
     enum sl_dtype type;
     uint64_t n_rows, n_cols;
     const void *data;
 };
 
-/* Bytes of one row of n_cols elements; 0 when n_cols is no multiple of the type's block (32 for the quantised). */
+/* Bytes of one row of n_cols elements; 0 when n_cols is no multiple of the type's block (32 for the
+ * quantised). */
 size_t sl_dtype_row_bytes(enum sl_dtype type, uint64_t n_cols);
 const char *sl_dtype_name(enum sl_dtype type);
 /* Plain dequantisation of one row to float32: the meaning of the type. Source: GGUF's block formats. */
 void sl_dequant_row(enum sl_dtype type, const void *row, uint64_t n_cols, float *out);
 
-/* KV page geometry. One page: [n_layers, 2 (K, V), n_kv_heads, page_tokens, head_dim] of dtype, contiguous. */
+/* KV page geometry. One page: [n_layers, 2 (K, V), n_kv_heads, page_tokens, head_dim] of dtype, contiguous.
+ */
 struct sl_kv_geometry {
     uint32_t n_layers, n_kv_heads, page_tokens, head_dim;
     enum sl_dtype dtype; /* SL_F16, SL_BF16, SL_F32 */
@@ -35,11 +39,13 @@ struct sl_kv_geometry {
 struct sl_batch_run {
     uint32_t first_row, n_rows; /* rows [first_row, first_row + n_rows) of the batch */
     uint32_t first_pos;         /* absolute position of its first row */
-    const uint32_t *pages;      /* page i holds positions [i * page_tokens, ...); covers first_pos + n_rows positions */
+    const uint32_t
+        *pages; /* page i holds positions [i * page_tokens, ...); covers first_pos + n_rows positions */
     uint32_t n_pages;
 };
 
-/* One forward pass: any mix of prompt chunks over cached pages and decode rows. Runs cover all rows in order. */
+/* One forward pass: any mix of prompt chunks over cached pages and decode rows. Runs cover all rows in order.
+ */
 struct sl_batch {
     uint32_t n_rows, n_runs, n_out;
     const int32_t *tokens;           /* [n_rows] */

@@ -1,0 +1,142 @@
+/* kernels/cpu/attention_portable.c - attention over pages in C without intrinsics; arithmetic:
+ * cpu_attention.c. */
+#include "kernels/cpu/isa_portable.h"
+
+#include <math.h>
+#include "kernels/cpu/vmath.h"
+
+#define BLK SL_ATTN_BLOCK
+
+static void load_row(const uint8_t *from, enum sl_dtype type, uint32_t n, uint32_t step, float *to)
+{
+    for (uint32_t i = 0; i < n; i++)
+        to[(size_t)i * step] = type == SL_F16    ? sl_f16_load(from + 2 * (size_t)i)
+                               : type == SL_BF16 ? sl_bf16_load(from + 2 * (size_t)i)
+                                                 : ((const float *)(const void *)from)[i];
+}
+
+/* K of the n positions from pos on to s->k [head_dim][BLK], V to s->v [BLK][head_dim]. */
+static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
+                       uint32_t n)
+{
+    uint32_t hd = t->shape->head_dim;
+    for (uint32_t i = 0; i < n; i++) {
+        load_row(sl_kv_at(t->kv, t->run, t->layer, 0, t->kv_head, pos + i), t->kv->g.dtype, hd, BLK,
+                 s->k + i);
+        load_row(sl_kv_at(t->kv, t->run, t->layer, 1, t->kv_head, pos + i), t->kv->g.dtype, hd, 1,
+                 s->v + (size_t)i * hd);
+    }
+}
+
+static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+{
+    uint32_t hd = t->shape->head_dim;
+    float scale = SL_LOG2E / sqrtf((float)hd);
+    for (uint32_t j = t->j0; j < t->j1; j++) {
+        const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
+                         (size_t)(t->kv_head * t->group + j % t->group) * hd;
+        for (uint32_t i = 0; i < hd; i++)
+            s->q[(size_t)(j - t->j0) * hd + i] = q[i] * scale;
+    }
+}
+
+static float sum_block(const float *p)
+{
+    float a[16];
+    for (int i = 0; i < 16; i++)
+        a[i] = (p[i] + p[i + 16]) + (p[i + 32] + p[i + 48]);
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++)
+            a[i] += a[i + step];
+    return a[0];
+}
+
+/* Row r of the tile against the first n positions of the loaded block. */
+static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t n, uint32_t hd)
+{
+    const float *q = s->q + (size_t)r * hd;
+    float *acc = s->acc + (size_t)r * hd, p[BLK] = {0}, most = -INFINITY;
+    for (uint32_t d = 0; d < hd; d++)
+        for (uint32_t i = 0; i < BLK; i++)
+            p[i] = fmaf(q[d], s->k[(size_t)d * BLK + i], p[i]);
+    for (uint32_t i = 0; i < n; i++)
+        most = p[i] > most ? p[i] : most;
+    float m = most > s->m[r] ? most : s->m[r], keep = sl_exp2(s->m[r] - m);
+    for (uint32_t i = 0; i < BLK; i++)
+        p[i] = i < n ? sl_exp2(p[i] - m) : 0.0f;
+    s->l[r] = fmaf(s->l[r], keep, sum_block(p));
+    s->m[r] = m;
+    for (uint32_t d = 0; d < hd; d++)
+        acc[d] *= keep;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t d = 0; d < hd; d++)
+            acc[d] = fmaf(p[i], s->v[(size_t)i * hd + d], acc[d]);
+}
+
+void sl_portable_attn_merge(float *total, float *total_m, float *total_l, const float *acc, float m, float l,
+                            uint32_t head_dim)
+{
+    float most = m > *total_m ? m : *total_m, keep = sl_exp2(*total_m - most), add = sl_exp2(m - most);
+    for (uint32_t i = 0; i < head_dim; i++)
+        total[i] = fmaf(acc[i], add, total[i] * keep);
+    *total_l = fmaf(l, add, *total_l * keep);
+    *total_m = most;
+}
+
+void sl_portable_attn_finish(const float *total, float total_l, uint32_t head_dim, float *out)
+{
+    float scale = 1.0f / total_l;
+    for (uint32_t i = 0; i < head_dim; i++)
+        out[i] = total[i] * scale;
+}
+
+void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+{
+    uint32_t hd = t->shape->head_dim, n = t->j1 - t->j0, first_pos = t->run->first_pos;
+    uint32_t last = first_pos + (t->j1 - 1) / t->group;
+    load_queries(t, s);
+    for (uint32_t r = 0; r < n; r++) {
+        s->total_m[r] = -INFINITY;
+        s->total_l[r] = 0.0f;
+        memset(s->total + (size_t)r * hd, 0, hd * sizeof *s->total);
+    }
+    for (uint32_t seg = t->seg0; seg < t->seg1; seg++) {
+        uint32_t start = seg * SL_ATTN_SEG,
+                 end = start + SL_ATTN_SEG < last + 1 ? start + SL_ATTN_SEG : last + 1;
+        for (uint32_t r = 0; r < n; r++) {
+            s->m[r] = -INFINITY;
+            s->l[r] = 0.0f;
+            memset(s->acc + (size_t)r * hd, 0, hd * sizeof *s->acc);
+        }
+        for (uint32_t pos = start; pos < end; pos += BLK) {
+            load_block(t, s, pos, end - pos < BLK ? end - pos : BLK);
+            for (uint32_t r = 0; r < n; r++) {
+                uint32_t own = first_pos + (t->j0 + r) / t->group; /* the row's own position, its last */
+                if (own >= pos)
+                    attend_block(s, r, own - pos + 1 < BLK ? own - pos + 1 : BLK, hd);
+            }
+        }
+        for (uint32_t r = 0; r < n; r++) {
+            float *acc = s->acc + (size_t)r * hd;
+            if (first_pos + (t->j0 + r) / t->group < start)
+                continue;
+            if (t->partial) {
+                float *to = t->partial + (size_t)r * (hd + 2);
+                memcpy(to, acc, hd * sizeof *to);
+                to[hd] = s->m[r];
+                to[hd + 1] = s->l[r];
+            } else {
+                sl_portable_attn_merge(s->total + (size_t)r * hd, &s->total_m[r], &s->total_l[r], acc,
+                                       s->m[r], s->l[r], hd);
+            }
+        }
+    }
+    if (t->partial)
+        return;
+    for (uint32_t r = 0; r < n; r++) {
+        uint32_t j = t->j0 + r;
+        sl_portable_attn_finish(s->total + (size_t)r * hd, s->total_l[r], hd,
+                                t->out + (t->run->first_row + j / t->group) * t->out_stride +
+                                    (size_t)(t->kv_head * t->group + j % t->group) * hd);
+    }
+}

@@ -1,0 +1,112 @@
+/* kernels/cpu/cpu_backends.c - the three op tables of the CPU: reference, portable, avx512. */
+#include "kernels/cpu/cpu_backends.h"
+
+#include "kernels/cpu/cpu_dev.h"
+#include "kernels/cpu/isa_portable.h"
+
+const struct sl_cpu_isa sl_cpu_isa_portable = {
+    .rmsnorm_row = sl_portable_rmsnorm_row,
+    .swiglu_row = sl_portable_swiglu_row,
+    .quant_row = sl_portable_quant_row,
+    .bf16_row = sl_portable_bf16_row,
+    .panel = sl_portable_panel,
+    .angles = sl_portable_angles,
+    .rotate = sl_portable_rotate,
+    .kv_store = sl_portable_kv_store,
+    .attn_tile = sl_portable_attn_tile,
+    .attn_merge = sl_portable_attn_merge,
+    .attn_finish = sl_portable_attn_finish,
+};
+
+static int reference_available(void)
+{
+    return 1;
+}
+
+/* On x86-64 the *_portable.c files are compiled for AVX2 and FMA (kernels/CMakeLists.txt). */
+static int portable_available(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return 1;
+#endif
+}
+
+static enum sl_err reference_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
+{
+    return sl_cpu_open(conf, NULL, out, why);
+}
+
+static enum sl_err portable_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
+{
+    return sl_cpu_open(conf, &sl_cpu_isa_portable, out, why);
+}
+
+/* What is the same in all three. */
+#define SHARED_OPS                                                                                           \
+    .close = sl_cpu_close, .buf_alloc = sl_cpu_buf_alloc, .buf_free = sl_cpu_buf_free,                       \
+    .upload = sl_cpu_copy, .download = sl_cpu_copy, .weight_pack = sl_cpu_weight_pack,                       \
+    .weight_free = sl_cpu_weight_free, .weight_bytes = sl_cpu_weight_bytes, .kv_open = sl_cpu_kv_open,       \
+    .kv_close = sl_cpu_kv_close, .kv_host_base = sl_cpu_kv_host_base, .kv_read = sl_cpu_kv_read,             \
+    .kv_write = sl_cpu_kv_write, .embed = sl_cpu_embed, .sync = sl_cpu_sync
+
+const struct sl_backend_ops sl_backend_reference = {
+    SHARED_OPS,
+    .name = "reference",
+    .available = reference_available,
+    .open = reference_open,
+    .linear = sl_ref_linear,
+    .rope_kv = sl_ref_rope_kv,
+    .attention = sl_ref_attention,
+};
+
+const struct sl_backend_ops sl_backend_portable = {
+    SHARED_OPS,
+    .name = "portable",
+    .available = portable_available,
+    .open = portable_open,
+    .linear = sl_cpu_linear,
+    .rope_kv = sl_cpu_rope_kv,
+    .attention = sl_cpu_attention,
+};
+
+#if defined(__x86_64__)
+
+static int avx512_available(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") &&
+           portable_available();
+}
+
+static enum sl_err avx512_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
+{
+    return sl_cpu_open(conf, &sl_cpu_isa_avx512, out, why);
+}
+
+#else
+
+static int avx512_available(void)
+{
+    return 0;
+}
+
+static enum sl_err avx512_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
+{
+    (void)conf, (void)out;
+    return sl_why_set(why, SL_EUNSUPPORTED, "Backend \"avx512\" needs an x86-64 CPU; use \"auto\".");
+}
+
+#endif
+
+const struct sl_backend_ops sl_backend_avx512 = {
+    SHARED_OPS,
+    .name = "avx512",
+    .available = avx512_available,
+    .open = avx512_open,
+    .linear = sl_cpu_linear,
+    .rope_kv = sl_cpu_rope_kv,
+    .attention = sl_cpu_attention,
+};

@@ -1,0 +1,147 @@
+/* kernels/cpu/cpu_dev.c - the CPU as a device: a compute pool, buffers in huge pages, and the scratch of the
+ * ops.
+ *
+ * Nothing is allocated inside an op: scratch grows when a matrix is packed or a page pool opened, never
+ * later. Device memory is host memory, so upload and download are copies and sync has nothing to wait for. */
+#include "kernels/cpu/cpu_dev.h"
+
+#include <string.h>
+
+#define PARTIAL_FLOATS                                                                                       \
+    ((size_t)1 << 20) /* room for split decode rows: 1,000 heads x segments at head_dim 1024 */
+
+enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa *isa, struct sl_dev **out,
+                        struct sl_why *why)
+{
+    struct sl_dev *d = sl_xcalloc(1, sizeof *d);
+    d->isa = isa;
+    d->n_threads = conf->n_threads ? conf->n_threads : 1;
+    d->max_rows = conf->max_rows ? conf->max_rows : 1;
+    enum sl_err e = sl_pool_open(d->n_threads, conf->cpus, conf->n_cpus, &d->pool);
+    if (e != SL_OK) {
+        sl_free(d);
+        return sl_why_set(
+            why, e,
+            "The compute pool of %u threads could not be started (%s); check the thread count and that "
+            "the process may use the CPUs it is pinned to.",
+            conf->n_threads, sl_err_name(e));
+    }
+    d->first_item = sl_xcalloc((size_t)d->max_rows + 1, sizeof *d->first_item);
+    d->rope_base = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_base);
+    d->rope_freq = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_freq);
+    d->rope_angles = sl_xcalloc((size_t)d->n_threads * SL_ROPE_MAX, sizeof *d->rope_angles);
+    *out = d;
+    return SL_OK;
+}
+
+void sl_cpu_close(struct sl_dev *d)
+{
+    if (!d)
+        return;
+    sl_pool_close(d->pool);
+    sl_huge_free(d->acts, d->acts_bytes);
+    sl_huge_free(d->rows, d->rows_bytes);
+    sl_huge_free(d->attn_mem, d->attn_mem_bytes);
+    sl_huge_free(d->partials, d->n_partials * sizeof *d->partials);
+    sl_free(d->attn);
+    sl_free(d->first_item);
+    sl_free(d->rope_base);
+    sl_free(d->rope_freq);
+    sl_free(d->rope_angles);
+    sl_free(d);
+}
+
+void *sl_cpu_buf_alloc(struct sl_dev *d, size_t bytes)
+{
+    (void)d;
+    return sl_huge_alloc(bytes ? bytes : 1, true);
+}
+
+void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes)
+{
+    (void)d;
+    sl_huge_free(p, bytes ? bytes : 1);
+}
+
+void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    if (bytes)
+        memcpy(dst, src, bytes);
+}
+
+void sl_cpu_sync(struct sl_dev *d)
+{
+    (void)d;
+}
+
+enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols)
+{
+    if (n_cols <= d->widest)
+        return SL_OK;
+    /* float32 is the largest form; the others need less than 4 bytes a column and some padding a row */
+    size_t bytes = (size_t)d->max_rows * ((size_t)n_cols * 4 + 256) + 4096;
+    size_t rows_bytes = sl_cpu_row_floats(n_cols) * d->n_threads * sizeof(float);
+    uint8_t *p = sl_huge_alloc(bytes, true);
+    float *rows = sl_huge_alloc(rows_bytes, true);
+    if (!p || !rows) {
+        sl_huge_free(p, bytes);
+        sl_huge_free(rows, rows_bytes);
+        return SL_ENOMEM;
+    }
+    sl_huge_free(d->acts, d->acts_bytes);
+    sl_huge_free(d->rows, d->rows_bytes);
+    d->acts = p;
+    d->acts_bytes = bytes;
+    d->rows = rows;
+    d->rows_bytes = rows_bytes;
+    d->widest = n_cols;
+    return SL_OK;
+}
+
+/* Cuts n floats, rounded up to a cache line, off *at. */
+static float *cut(uint8_t **at, size_t n)
+{
+    float *p = (float *)*at;
+    *at += (n * sizeof(float) + 63) & ~(size_t)63;
+    return p;
+}
+
+enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
+{
+    if (head_dim <= d->attn_head_dim)
+        return SL_OK;
+    size_t blocks =
+        2 * (size_t)SL_ATTN_BLOCK * head_dim + (size_t)SL_ATTN_QROWS * (3 * (size_t)head_dim + SL_ATTN_BLOCK);
+    size_t per_thread = ((blocks + 4 * SL_ATTN_QROWS) * sizeof(float) + 16 * 64 + 4095) & ~(size_t)4095;
+    uint8_t *mem = sl_huge_alloc(per_thread * d->n_threads, true);
+    float *partials = d->partials ? d->partials : sl_huge_alloc(PARTIAL_FLOATS * sizeof(float), true);
+    if (!mem || !partials) {
+        sl_huge_free(mem, per_thread * d->n_threads);
+        if (!d->partials)
+            sl_huge_free(partials, PARTIAL_FLOATS * sizeof(float));
+        return SL_ENOMEM;
+    }
+    sl_huge_free(d->attn_mem, d->attn_mem_bytes);
+    d->attn_mem = mem;
+    d->attn_mem_bytes = per_thread * d->n_threads;
+    d->partials = partials;
+    d->n_partials = PARTIAL_FLOATS;
+    d->attn = sl_xrealloc_array(d->attn, d->n_threads, sizeof *d->attn);
+    d->attn_head_dim = head_dim;
+    for (unsigned i = 0; i < d->n_threads; i++) {
+        uint8_t *at = mem + i * per_thread;
+        struct sl_attn_scratch *s = &d->attn[i];
+        s->k = cut(&at, (size_t)SL_ATTN_BLOCK * head_dim);
+        s->v = cut(&at, (size_t)SL_ATTN_BLOCK * head_dim);
+        s->q = cut(&at, (size_t)SL_ATTN_QROWS * head_dim);
+        s->s = cut(&at, (size_t)SL_ATTN_QROWS * SL_ATTN_BLOCK);
+        s->acc = cut(&at, (size_t)SL_ATTN_QROWS * head_dim);
+        s->total = cut(&at, (size_t)SL_ATTN_QROWS * head_dim);
+        s->m = cut(&at, SL_ATTN_QROWS);
+        s->l = cut(&at, SL_ATTN_QROWS);
+        s->total_m = cut(&at, SL_ATTN_QROWS);
+        s->total_l = cut(&at, SL_ATTN_QROWS);
+    }
+    return SL_OK;
+}

@@ -1,0 +1,230 @@
+/* kernels/cpu/cpu_dev.h - what the three CPU backends share: the device, packed matrices, page memory, and
+ * the table of inner loops (struct sl_cpu_isa) in which "portable" and "avx512" differ.
+ *
+ * Both tables compute the same bits. What an inner loop must do, to the order of its operations, is written
+ * beside its entry; the drivers (cpu_linear.c, cpu_rope.c, cpu_attention.c) only split work. The reference
+ * (ref_*.c) uses the device, the pages and cpu_pack.c's element access, and its own loops. */
+#ifndef SLUICE_KERNELS_CPU_CPU_DEV_H
+#define SLUICE_KERNELS_CPU_CPU_DEV_H
+
+#include "common/base/mem.h"
+#include "common/base/thread.h"
+#include "kernels/backend.h"
+
+#define SL_PANEL    32u   /* output columns of a packed panel */
+#define SL_QBLOCK   32u   /* elements of a quantisation block */
+#define SL_ATTN_SEG 512u  /* positions after which the online softmax starts afresh; part of the numerics id \
+                           */
+#define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
+
+/* A matrix [n_rows, n_cols] packed in panels of SL_PANEL rows (the output columns of a product), zero rows
+ * behind the last.
+ *
+ * F32, F16  [panel][n_cols][32] elements
+ * BF16      [panel][n_cols / 2 rounded up][32][2]
+ * quantised [panel][n_cols / 32] blocks of
+ *   Q8_0  [2][8][16][4] bytes q + 128: half h, k-quad s, column 16 h + c, element 4 s + j; then f16 d[32]
+ *   Q4_0  [2][4][16][4] bytes: low nibble element 4 s + j, high nibble element 16 + 4 s + j; then f16 d[32]
+ *   Q4_1  as Q4_0, then f16 m[32] */
+struct sl_weight {
+    enum sl_dtype type;
+    uint32_t n_rows, n_cols, n_panels;
+    uint32_t block_bytes; /* of a quantised block of a panel */
+    size_t panel_bytes, bytes;
+    uint8_t *data; /* huge pages, 64-byte aligned panels */
+    float *plain;  /* reference only: [panel][n_cols][32] float32 instead of data */
+};
+
+/* Rows of activations in the form a weight type wants. Only the members of that form are set. */
+struct sl_acts {
+    uint32_t n_rows, n_cols;
+    /* float32: F32 and F16 weights */
+    const float *f;
+    size_t f_stride;
+    /* bfloat16 pairs, an odd tail padded with zero: BF16 weights */
+    uint16_t *bf;
+    size_t bf_stride;
+    /* int8 blocks: x = scale * q */
+    int8_t *q;
+    size_t q_stride;
+    float *scale;      /* [n_rows, n_blocks] */
+    int32_t *start;    /* [n_rows, n_blocks] Q8_0, Q4_0: -zero_point * sum(q), where the integer sum starts */
+    float *scaled_sum; /* [n_rows, n_blocks] Q4_1: scale * sum(q), what m is multiplied with */
+};
+
+/* Where the results of a panel go. */
+struct sl_store {
+    float *y;
+    size_t stride;
+    const float *bias;
+    int add;
+};
+
+/* Query rows of one KV head over a stretch of positions of one sequence. Query row j is token j / group, head
+ * j % group. */
+struct sl_attn_tile {
+    const struct sl_kv *kv;
+    const struct sl_batch_run *run;
+    const struct sl_attn_shape *shape;
+    uint32_t layer, kv_head, group;
+    uint32_t j0, j1;     /* query rows [j0, j1) of the run */
+    uint32_t seg0, seg1; /* segments of SL_ATTN_SEG positions */
+    const float *qkv;    /* of the batch */
+    size_t qkv_stride;
+    float *out; /* of the batch, written when partial is NULL */
+    size_t out_stride;
+    float *partial; /* [j1 - j0][head_dim + 2]: acc, m, l of the one segment seg0; or NULL */
+};
+
+/* Scratch of one thread for attention tiles, all 64-byte aligned. */
+struct sl_attn_scratch {
+    float *k;                         /* [head_dim][SL_ATTN_BLOCK], transposed */
+    float *v;                         /* [SL_ATTN_BLOCK][head_dim] */
+    float *q;                         /* [SL_ATTN_QROWS][head_dim], scaled by log2(e) / sqrt(head_dim) */
+    float *s;                         /* [SL_ATTN_QROWS][SL_ATTN_BLOCK] */
+    float *acc;                       /* [SL_ATTN_QROWS][head_dim] of the segment */
+    float *total;                     /* [SL_ATTN_QROWS][head_dim] of the segments before */
+    float *m, *l, *total_m, *total_l; /* [SL_ATTN_QROWS] */
+};
+
+struct sl_cpu_isa {
+    /* y = x * (1 / sqrt(sum(x^2) / n + eps)) * w. The sum: 16 lanes, lane i takes x[i], x[i + 16], .. by FMA
+     * from 0; lanes are added i + (i + 8), then + 4, + 2, + 1. */
+    void (*rmsnorm_row)(const float *x, const float *w, float eps, uint32_t n, float *y);
+    /* y = silu(x[0..n)) * x[n..2n) */
+    void (*swiglu_row)(const float *x, uint32_t n, float *y);
+    /* Per block: scale = max|x| / 127, q = round to even(x * (127 / max|x|)); a block below 2^-100 is zero.
+     * zero_point fills start, or scaled_sum when start is NULL. */
+    void (*quant_row)(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
+                      int32_t *start, float *scaled_sum);
+    void (*bf16_row)(const float *x, uint32_t n, uint16_t *y);
+    /* Rows [r0, r1) of x times panel p: y[r][n] = v or y + v, v = sum (+ bias). Orders of the sum:
+     * quantised  over blocks: t = float(start + sum w q) (exact), acc = fma(scale_x * d, t, acc); Q4_1 then
+     *            acc = fma(scaled_sum, m, acc)
+     * F32, F16   over k: acc = fma(x, w, acc)
+     * BF16       over pairs: acc = fma(x1, w1, acc), acc = fma(x0, w0, acc) (vdpbf16ps) */
+    void (*panel)(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
+                  const struct sl_store *to);
+    /* cos, sin of pos * freq[i] */
+    void (*angles)(uint32_t pos, const float *freq, uint32_t n, float *cos_out, float *sin_out);
+    /* (a, b) -> (fma(a, c, -(b * s)), fma(a, s, b * c)) over the pairs of the layout; n_pairs = rope_dim / 2
+     */
+    void (*rotate)(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
+                   const float *sin_in);
+    void (*kv_store)(const float *x, uint32_t n, enum sl_dtype type, void *to);
+    /* The arithmetic of the three: cpu_attention.c. */
+    void (*attn_tile)(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);
+    /* Adds a segment (acc, m, l) to the segments before it. */
+    void (*attn_merge)(float *total, float *total_m, float *total_l, const float *acc, float m, float l,
+                       uint32_t head_dim);
+    void (*attn_finish)(const float *total, float total_l, uint32_t head_dim, float *out);
+};
+
+extern const struct sl_cpu_isa sl_cpu_isa_portable;
+extern const struct sl_cpu_isa sl_cpu_isa_avx512;
+
+struct sl_dev {
+    struct sl_pool *pool;
+    unsigned n_threads;
+    uint32_t max_rows;
+    const struct sl_cpu_isa *isa; /* NULL: reference */
+    /* activations of one linear(), sized by the widest packed matrix */
+    uint8_t *acts;
+    size_t acts_bytes;
+    float *rows; /* [n_threads][widest + padding]: a row between prologue and quantisation */
+    size_t rows_bytes;
+    uint32_t widest;
+    /* attention, sized by the largest head_dim of an open page pool */
+    uint8_t *attn_mem;
+    size_t attn_mem_bytes;
+    uint32_t attn_head_dim;
+    struct sl_attn_scratch *attn; /* [n_threads] */
+    float *partials;
+    size_t n_partials;    /* floats */
+    uint32_t *first_item; /* [max_rows + 1] of the runs of a batch */
+    /* rotation frequencies of the last shape seen */
+    float rope_theta;
+    uint32_t rope_dim;
+    float *rope_base, *rope_freq; /* [SL_ROPE_MAX / 2] */
+    float *rope_angles;           /* [n_threads][SL_ROPE_MAX] */
+};
+
+#define SL_ROPE_MAX 1024u /* largest rope_dim */
+
+struct sl_kv {
+    struct sl_kv_geometry g;
+    uint32_t n_pages;
+    size_t page_bytes, token_bytes, strip_bytes; /* strip: one layer, K or V, head */
+    uint8_t *base;
+    size_t bytes;
+};
+
+/* Start of the strip of (page, layer, K = 0 or V = 1, head): [page_tokens, head_dim]. */
+static inline uint8_t *sl_kv_strip(const struct sl_kv *kv, uint32_t page, uint32_t layer, uint32_t which,
+                                   uint32_t head)
+{
+    size_t strip = ((size_t)layer * 2 + which) * kv->g.n_kv_heads + head;
+    return kv->base + (size_t)page * kv->page_bytes + strip * kv->strip_bytes;
+}
+
+/* Where position pos of a run lies. */
+static inline uint8_t *sl_kv_at(const struct sl_kv *kv, const struct sl_batch_run *run, uint32_t layer,
+                                uint32_t which, uint32_t head, uint32_t pos)
+{
+    uint32_t page = run->pages[pos / kv->g.page_tokens];
+    return sl_kv_strip(kv, page, layer, which, head) + (size_t)(pos % kv->g.page_tokens) * kv->token_bytes;
+}
+
+/* Floats between two rows of width n: a cache line more than needed, so that rows of a power-of-two width do
+ * not fall into one cache set. */
+static inline size_t sl_cpu_row_floats(uint32_t n)
+{
+    return ((size_t)n + 15) / 16 * 16 + 16;
+}
+
+/* cpu_dev.c */
+enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa *isa, struct sl_dev **out,
+                        struct sl_why *why);
+void sl_cpu_close(struct sl_dev *d);
+void *sl_cpu_buf_alloc(struct sl_dev *d, size_t bytes);
+void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes);
+void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes);
+void sl_cpu_sync(struct sl_dev *d);
+/* Makes room for max_rows rows of n_cols activations in any form. */
+enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols);
+enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim);
+
+/* cpu_kv.c */
+enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                           struct sl_kv **out, struct sl_why *why);
+void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv);
+void *sl_cpu_kv_host_base(struct sl_kv *kv);
+void sl_cpu_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
+void sl_cpu_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
+
+/* cpu_pack.c */
+enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
+                               struct sl_weight **out, struct sl_why *why);
+void sl_cpu_weight_free(struct sl_dev *d, struct sl_weight *w);
+size_t sl_cpu_weight_bytes(const struct sl_weight *w);
+/* Row r as float32: exactly sl_dequant_row() of the file's row. */
+void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out);
+void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x);
+
+/* cpu_linear.c, cpu_rope.c, cpu_attention.c: portable and avx512 */
+void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);
+void sl_cpu_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                    const struct sl_batch *b, float *qkv);
+/* Fills d->rope_freq for the shape. */
+void sl_cpu_rope_frequencies(struct sl_dev *d, const struct sl_attn_shape *s);
+void sl_cpu_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                      const struct sl_batch *b, const float *qkv, float *out);
+
+/* ref_*.c */
+void sl_ref_linear(struct sl_dev *d, const struct sl_linear *a);
+void sl_ref_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                    const struct sl_batch *b, float *qkv);
+void sl_ref_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                      const struct sl_batch *b, const float *qkv, float *out);
+
+#endif

@@ -1,0 +1,67 @@
+/* kernels/cpu/cpu_kv.c - the memory of a page pool: one stretch of huge pages, page i at base + i *
+ * page_bytes. */
+#include "kernels/cpu/cpu_dev.h"
+
+#include <string.h>
+
+enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                           struct sl_kv **out, struct sl_why *why)
+{
+    if (g->dtype != SL_F16 && g->dtype != SL_BF16 && g->dtype != SL_F32)
+        return sl_why_set(why, SL_EUNSUPPORTED, "KV cannot be stored as %s; expected F16, BF16 or F32.",
+                          sl_dtype_name(g->dtype));
+    if (g->head_dim == 0 || g->head_dim % 2 != 0 || g->head_dim > SL_ROPE_MAX)
+        return sl_why_set(why, SL_EUNSUPPORTED,
+                          "Head size %u is not supported; expected an even one up to %u.", g->head_dim,
+                          SL_ROPE_MAX);
+    if (g->n_layers == 0 || g->n_kv_heads == 0 || g->page_tokens == 0 || n_pages == 0)
+        return sl_why_set(why, SL_EINVAL,
+                          "A page pool needs layers, heads, tokens and pages; one of them is 0.");
+    size_t page_bytes = sl_kv_page_bytes(g);
+    if (page_bytes > SIZE_MAX / n_pages)
+        return sl_why_set(why, SL_ENOMEM, "%u pages of %zu bytes are more than this machine can address.",
+                          n_pages, page_bytes);
+    uint8_t *base = sl_huge_alloc(page_bytes * n_pages, true);
+    if (!base || sl_cpu_fit_attention(d, g->head_dim) != SL_OK) {
+        sl_huge_free(base, page_bytes * n_pages);
+        return sl_why_set(why, SL_ENOMEM,
+                          "There is no memory for %u KV pages of %zu bytes (%zu MiB); lower kv_memory.",
+                          n_pages, page_bytes, page_bytes * n_pages >> 20);
+    }
+    struct sl_kv *kv = sl_xcalloc(1, sizeof *kv);
+    kv->g = *g;
+    kv->n_pages = n_pages;
+    kv->page_bytes = page_bytes;
+    kv->token_bytes = sl_dtype_row_bytes(g->dtype, g->head_dim);
+    kv->strip_bytes = kv->token_bytes * g->page_tokens;
+    kv->base = base;
+    kv->bytes = page_bytes * n_pages;
+    *out = kv;
+    return SL_OK;
+}
+
+void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv)
+{
+    (void)d;
+    if (!kv)
+        return;
+    sl_huge_free(kv->base, kv->bytes);
+    sl_free(kv);
+}
+
+void *sl_cpu_kv_host_base(struct sl_kv *kv)
+{
+    return kv->base;
+}
+
+void sl_cpu_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host)
+{
+    (void)d;
+    memcpy(host, kv->base + (size_t)page * kv->page_bytes, kv->page_bytes);
+}
+
+void sl_cpu_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host)
+{
+    (void)d;
+    memcpy(kv->base + (size_t)page * kv->page_bytes, host, kv->page_bytes);
+}

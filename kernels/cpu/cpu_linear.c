@@ -1,0 +1,151 @@
+/* kernels/cpu/cpu_linear.c - the matrix product of portable and avx512: who computes what.
+ *
+ * First the rows are brought, each alone, into the form the weight's type wants (prologue and quantisation
+ * fused, one pass over a row in the nearest cache). Then the product is cut into items of a few panels by up
+ * to ROW_CHUNK rows that the threads take from a counter: a thread that lost its core for a while takes
+ * fewer. K is never cut, so nothing of this is seen in the result. ROW_CHUNK rows of activations stay in L2
+ * while the panels pass by. */
+#include "kernels/cpu/cpu_dev.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define ROW_CHUNK        128u
+#define ITEMS_PER_THREAD 8u
+#define SERIAL_ELEMENTS  4096u /* preparing fewer costs less than waking the pool: a microsecond or two */
+
+struct linear_job {
+    struct sl_dev *d;
+    const struct sl_linear *a;
+    uint32_t first_row, n_rows;
+    struct sl_acts acts;
+    float *f32; /* where acts.f is written; NULL when the rows are used where they are */
+    uint32_t panels_per_item, items_per_chunk, n_items;
+    atomic_uint next;
+};
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Lays the forms of the activations out in the device's scratch. */
+static void lay_out(struct linear_job *j)
+{
+    const struct sl_weight *w = j->a->w;
+    struct sl_acts *x = &j->acts;
+    uint8_t *at = j->d->acts;
+    size_t n = j->n_rows, n_blocks = w->n_cols / SL_QBLOCK;
+    x->n_rows = j->n_rows;
+    x->n_cols = w->n_cols;
+    switch (w->type) {
+    case SL_F32:
+    case SL_F16:
+        if (j->a->prologue == SL_PRO_NONE && !j->a->x_rows) {
+            x->f = j->a->x + (size_t)j->first_row * w->n_cols;
+            x->f_stride = w->n_cols;
+        } else {
+            j->f32 = (float *)at;
+            x->f = j->f32;
+            x->f_stride = sl_cpu_row_floats(w->n_cols);
+        }
+        return;
+    case SL_BF16:
+        x->bf = (uint16_t *)at;
+        x->bf_stride = round_up(w->n_cols, 32) + 32;
+        return;
+    default:
+        x->q = (int8_t *)at;
+        x->q_stride = round_up(w->n_cols, 64) + 64;
+        at += round_up(n * x->q_stride, 64);
+        x->scale = (float *)at;
+        at += round_up(n * n_blocks * sizeof(float), 64);
+        if (w->type == SL_Q4_1)
+            x->scaled_sum = (float *)at;
+        else
+            x->start = (int32_t *)at;
+    }
+}
+
+static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
+{
+    const struct sl_linear *a = j->a;
+    const struct sl_cpu_isa *isa = j->d->isa;
+    const struct sl_acts *x = &j->acts;
+    uint32_t k = a->w->n_cols, n_blocks = k / SL_QBLOCK;
+    size_t row = a->x_rows ? a->x_rows[j->first_row + r] : j->first_row + r;
+    const float *in = a->x + row * (a->prologue == SL_PRO_SWIGLU ? 2 * (size_t)k : k);
+    float *f32 = x->f ? j->f32 + r * x->f_stride : tmp;
+    if (a->prologue == SL_PRO_RMSNORM) {
+        isa->rmsnorm_row(in, a->norm_w, a->norm_eps, k, f32);
+        in = f32;
+    } else if (a->prologue == SL_PRO_SWIGLU) {
+        isa->swiglu_row(in, k, f32);
+        in = f32;
+    } else if (x->f) {
+        memcpy(f32, in, k * sizeof *f32);
+    }
+    if (x->q) {
+        isa->quant_row(in, k, a->w->type == SL_Q8_0 ? 128 : 8, x->q + r * x->q_stride,
+                       x->scale + (size_t)r * n_blocks, x->start ? x->start + (size_t)r * n_blocks : NULL,
+                       x->scaled_sum ? x->scaled_sum + (size_t)r * n_blocks : NULL);
+    } else if (x->bf) {
+        uint16_t *to = x->bf + r * x->bf_stride;
+        isa->bf16_row(in, k, to);
+        if (k % 2)
+            to[k] = 0;
+    }
+}
+
+static void prepare_worker(void *arg, unsigned worker, unsigned n_workers)
+{
+    const struct linear_job *j = arg;
+    float *tmp = j->d->rows + worker * sl_cpu_row_floats(j->d->widest);
+    uint32_t r0 = (uint32_t)((uint64_t)j->n_rows * worker / n_workers);
+    uint32_t r1 = (uint32_t)((uint64_t)j->n_rows * (worker + 1) / n_workers);
+    for (uint32_t r = r0; r < r1; r++)
+        prepare_row(j, r, tmp);
+}
+
+static void prepare(struct linear_job *j)
+{
+    if (j->acts.f && !j->f32)
+        return; /* the rows are used where they are */
+    if ((uint64_t)j->n_rows * j->a->w->n_cols <= SERIAL_ELEMENTS)
+        prepare_worker(j, 0, 1);
+    else
+        sl_pool_run(j->d->pool, prepare_worker, j);
+}
+
+static void product_worker(void *arg, unsigned worker, unsigned n_workers)
+{
+    (void)worker, (void)n_workers;
+    struct linear_job *j = arg;
+    const struct sl_weight *w = j->a->w;
+    struct sl_store to = {j->a->y + (size_t)j->first_row * w->n_rows, w->n_rows, j->a->bias, j->a->add};
+    for (;;) {
+        uint32_t i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        if (i >= j->n_items)
+            return;
+        uint32_t r0 = i / j->items_per_chunk * ROW_CHUNK, p0 = i % j->items_per_chunk * j->panels_per_item;
+        uint32_t r1 = j->n_rows - r0 < ROW_CHUNK ? j->n_rows : r0 + ROW_CHUNK;
+        uint32_t p1 = w->n_panels - p0 < j->panels_per_item ? w->n_panels : p0 + j->panels_per_item;
+        for (uint32_t p = p0; p < p1; p++)
+            j->d->isa->panel(w, p, &j->acts, r0, r1, &to);
+    }
+}
+
+void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a)
+{
+    for (uint32_t r = 0; r < a->n_rows; r += d->max_rows) {
+        struct linear_job j = {.d = d, .a = a, .first_row = r};
+        j.n_rows = a->n_rows - r < d->max_rows ? a->n_rows - r : d->max_rows;
+        lay_out(&j);
+        prepare(&j);
+        uint32_t want = d->n_threads * ITEMS_PER_THREAD;
+        j.panels_per_item = a->w->n_panels > want ? a->w->n_panels / want : 1;
+        j.items_per_chunk = (a->w->n_panels + j.panels_per_item - 1) / j.panels_per_item;
+        j.n_items = j.items_per_chunk * ((j.n_rows + ROW_CHUNK - 1) / ROW_CHUNK);
+        sl_pool_run(d->pool, product_worker, &j);
+    }
+}

@@ -1,0 +1,251 @@
+/* kernels/cpu/cpu_pack.c - matrices in panels whose vector lanes are output columns (layouts: cpu_dev.h).
+ *
+ * Lanes are columns because then every output is summed in one lane in the order of K, whatever the number of
+ * rows; and 4-bit weights stay 4-bit, in the byte order of the file's blocks, so that packing is a
+ * transposition and loses nothing. Packing copies: mapped file pages may be reclaimed at any time, huge pages
+ * stay. */
+#include "kernels/cpu/cpu_dev.h"
+
+#include <string.h>
+#include "kernels/cpu/half.h"
+
+static uint32_t block_bytes(enum sl_dtype type)
+{
+    switch (type) {
+    case SL_Q8_0:
+        return SL_PANEL * 34;
+    case SL_Q4_0:
+        return SL_PANEL * 18;
+    case SL_Q4_1:
+        return SL_PANEL * 20;
+    default:
+        return 0;
+    }
+}
+
+static size_t panel_bytes(enum sl_dtype type, uint32_t n_cols)
+{
+    switch (type) {
+    case SL_F32:
+        return (size_t)n_cols * SL_PANEL * 4;
+    case SL_F16:
+        return (size_t)n_cols * SL_PANEL * 2;
+    case SL_BF16:
+        return ((size_t)n_cols + 1) / 2 * SL_PANEL * 4;
+    default:
+        return (size_t)(n_cols / SL_QBLOCK) * block_bytes(type);
+    }
+}
+
+/* Bytes of quantised codes in a block of a panel; the scales follow. */
+static size_t code_bytes(enum sl_dtype type)
+{
+    return type == SL_Q8_0 ? SL_PANEL * 32 : SL_PANEL * 16;
+}
+
+/* Copies between the block of one column in file form and its place in a packed block, byte for byte; flip is
+ * applied to the codes (0x80 makes signed Q8_0 codes unsigned and back). */
+static void put_block(enum sl_dtype type, const uint8_t *file, uint32_t col, uint8_t *packed)
+{
+    uint32_t n_scales = type == SL_Q4_1 ? 2 : 1, quads = type == SL_Q8_0 ? 8 : 4;
+    uint8_t flip = type == SL_Q8_0 ? 0x80 : 0;
+    uint8_t *codes = packed + (col / 16 * quads * 16 + col % 16) * 4, *scales = packed + code_bytes(type);
+    const uint8_t *q = file + 2 * n_scales;
+    for (uint32_t s = 0; s < quads; s++)
+        for (uint32_t j = 0; j < 4; j++)
+            codes[s * 64 + j] = q[4 * s + j] ^ flip;
+    for (uint32_t i = 0; i < n_scales; i++)
+        memcpy(scales + (i * SL_PANEL + col) * 2, file + 2 * i, 2);
+}
+
+static void take_block(enum sl_dtype type, const uint8_t *packed, uint32_t col, uint8_t *file)
+{
+    uint32_t n_scales = type == SL_Q4_1 ? 2 : 1, quads = type == SL_Q8_0 ? 8 : 4;
+    uint8_t flip = type == SL_Q8_0 ? 0x80 : 0;
+    const uint8_t *codes = packed + (col / 16 * quads * 16 + col % 16) * 4,
+                  *scales = packed + code_bytes(type);
+    uint8_t *q = file + 2 * n_scales;
+    for (uint32_t s = 0; s < quads; s++)
+        for (uint32_t j = 0; j < 4; j++)
+            q[4 * s + j] = codes[s * 64 + j] ^ flip;
+    for (uint32_t i = 0; i < n_scales; i++)
+        memcpy(file + 2 * i, scales + (i * SL_PANEL + col) * 2, 2);
+}
+
+static void put_row(struct sl_weight *w, uint32_t r, const uint8_t *file)
+{
+    uint8_t *panel = w->data + r / SL_PANEL * w->panel_bytes;
+    uint32_t col = r % SL_PANEL, k;
+    switch (w->type) {
+    case SL_F32:
+        for (k = 0; k < w->n_cols; k++)
+            memcpy(panel + ((size_t)k * SL_PANEL + col) * 4, file + (size_t)k * 4, 4);
+        return;
+    case SL_F16:
+        for (k = 0; k < w->n_cols; k++)
+            memcpy(panel + ((size_t)k * SL_PANEL + col) * 2, file + (size_t)k * 2, 2);
+        return;
+    case SL_BF16:
+        for (k = 0; k < w->n_cols; k++)
+            memcpy(panel + (((size_t)(k / 2) * SL_PANEL + col) * 2 + k % 2) * 2, file + (size_t)k * 2, 2);
+        return;
+    default:
+        for (k = 0; k < w->n_cols / SL_QBLOCK; k++)
+            put_block(w->type, file + (size_t)k * sl_dtype_row_bytes(w->type, SL_QBLOCK), col,
+                      panel + (size_t)k * w->block_bytes);
+    }
+}
+
+void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out)
+{
+    uint32_t col = r % SL_PANEL, k;
+    if (w->plain) {
+        const float *p = w->plain + (size_t)(r / SL_PANEL) * w->n_cols * SL_PANEL + col;
+        for (k = 0; k < w->n_cols; k++)
+            out[k] = p[(size_t)k * SL_PANEL];
+        return;
+    }
+    const uint8_t *panel = w->data + r / SL_PANEL * w->panel_bytes;
+    uint8_t block[34]; /* Q8_0's, the largest */
+    switch (w->type) {
+    case SL_F32:
+        for (k = 0; k < w->n_cols; k++)
+            memcpy(&out[k], panel + ((size_t)k * SL_PANEL + col) * 4, 4);
+        return;
+    case SL_F16:
+        for (k = 0; k < w->n_cols; k++)
+            out[k] = sl_f16_load(panel + ((size_t)k * SL_PANEL + col) * 2);
+        return;
+    case SL_BF16:
+        for (k = 0; k < w->n_cols; k++)
+            out[k] = sl_bf16_load(panel + (((size_t)(k / 2) * SL_PANEL + col) * 2 + k % 2) * 2);
+        return;
+    default:
+        for (k = 0; k < w->n_cols / SL_QBLOCK; k++) {
+            take_block(w->type, panel + (size_t)k * w->block_bytes, col, block);
+            sl_dequant_row(w->type, block, SL_QBLOCK, out + (size_t)k * SL_QBLOCK);
+        }
+    }
+}
+
+static enum sl_err check_views(const struct sl_tensor_view *v, size_t n, uint64_t *n_rows, struct sl_why *why)
+{
+    if (n == 0)
+        return sl_why_set(why, SL_EINVAL, "A matrix to pack needs at least one tensor.");
+    uint64_t rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (v[i].type != v[0].type || v[i].n_cols != v[0].n_cols)
+            return sl_why_set(
+                why, SL_EUNSUPPORTED,
+                "Tensors to be stacked differ: %s with %llu columns and %s with %llu; convert the model with "
+                "one type for them.",
+                sl_dtype_name(v[0].type), (unsigned long long)v[0].n_cols, sl_dtype_name(v[i].type),
+                (unsigned long long)v[i].n_cols);
+        if (v[i].n_rows > UINT32_MAX / 2 - rows)
+            return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.",
+                              UINT32_MAX / 2);
+        rows += v[i].n_rows;
+    }
+    if (sl_dtype_row_bytes(v[0].type, v[0].n_cols) == 0 || v[0].n_cols > 1u << 24 || rows == 0)
+        return sl_why_set(
+            why, SL_EUNSUPPORTED,
+            "A matrix of type %s (number %d) with %llu rows and %llu columns is not supported; expected F32, "
+            "F16, BF16, Q8_0, Q4_0 or Q4_1, the quantised with a multiple of 32 columns.",
+            sl_dtype_name(v[0].type), (int)v[0].type, (unsigned long long)rows,
+            (unsigned long long)v[0].n_cols);
+    *n_rows = rows;
+    return SL_OK;
+}
+
+struct pack_job {
+    struct sl_weight *w;
+    const struct sl_tensor_view *views;
+    size_t n_views;
+    float *rows; /* reference: one dequantised row per worker */
+};
+
+static const uint8_t *file_row(const struct pack_job *j, uint64_t r)
+{
+    size_t i = 0;
+    while (r >= j->views[i].n_rows)
+        r -= j->views[i++].n_rows;
+    return (const uint8_t *)j->views[i].data + r * sl_dtype_row_bytes(j->w->type, j->w->n_cols);
+}
+
+static void pack_worker(void *arg, unsigned worker, unsigned n_workers)
+{
+    const struct pack_job *j = arg;
+    struct sl_weight *w = j->w;
+    for (uint32_t p = worker; p < w->n_panels; p += n_workers) {
+        uint32_t end = (p + 1) * SL_PANEL < w->n_rows ? (p + 1) * SL_PANEL : w->n_rows;
+        for (uint32_t r = p * SL_PANEL; r < end; r++) {
+            if (!w->plain) {
+                put_row(w, r, file_row(j, r));
+                continue;
+            }
+            float *row = j->rows + (size_t)worker * w->n_cols,
+                  *to = w->plain + (size_t)p * w->n_cols * SL_PANEL;
+            sl_dequant_row(w->type, file_row(j, r), w->n_cols, row);
+            for (uint32_t k = 0; k < w->n_cols; k++)
+                to[(size_t)k * SL_PANEL + r % SL_PANEL] = row[k];
+        }
+    }
+}
+
+enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
+                               struct sl_weight **out, struct sl_why *why)
+{
+    uint64_t n_rows = 0;
+    enum sl_err e = check_views(views, n, &n_rows, why);
+    if (e != SL_OK)
+        return e;
+    struct sl_weight *w = sl_xcalloc(1, sizeof *w);
+    w->type = views[0].type;
+    w->n_rows = (uint32_t)n_rows;
+    w->n_cols = (uint32_t)views[0].n_cols;
+    w->n_panels = (w->n_rows + SL_PANEL - 1) / SL_PANEL;
+    w->block_bytes = block_bytes(w->type);
+    w->panel_bytes = d->isa ? panel_bytes(w->type, w->n_cols) : panel_bytes(SL_F32, w->n_cols);
+    w->bytes = w->panel_bytes * w->n_panels;
+    uint8_t *mem = sl_huge_alloc(w->bytes, true);
+    float *rows = d->isa ? NULL : sl_try_alloc((size_t)d->n_threads * w->n_cols * sizeof *rows);
+    if (!mem || (!d->isa && !rows) || sl_cpu_fit_acts(d, w->n_cols) != SL_OK) {
+        e = sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix of %u x %u (%zu MiB).",
+                       w->n_rows, w->n_cols, w->bytes >> 20);
+        sl_huge_free(mem, w->bytes);
+        sl_free(rows);
+        sl_free(w);
+        return e;
+    }
+    if (d->isa)
+        w->data = mem;
+    else
+        w->plain = (float *)mem;
+    struct pack_job job = {w, views, n, rows};
+    sl_pool_run(d->pool, pack_worker, &job);
+    sl_free(rows);
+    *out = w;
+    return SL_OK;
+}
+
+void sl_cpu_weight_free(struct sl_dev *d, struct sl_weight *w)
+{
+    (void)d;
+    if (!w)
+        return;
+    sl_huge_free(w->data, w->bytes);
+    sl_huge_free(w->plain, w->bytes);
+    sl_free(w);
+}
+
+size_t sl_cpu_weight_bytes(const struct sl_weight *w)
+{
+    return w->bytes;
+}
+
+void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x)
+{
+    (void)d;
+    for (uint32_t r = 0; r < b->n_rows; r++)
+        sl_cpu_weight_row(w, (uint32_t)b->tokens[r], x + (size_t)r * w->n_cols);
+}

@@ -1,0 +1,98 @@
+/* kernels/cpu/cpu_rope.c - rotation of q and k, and K and V into the pages.
+ *
+ * Frequencies are theta^(-2i/dim), as float32 from a double computed here: the C library's pow may differ
+ * between machines. They are rounded as 1 / float(theta^float(2i/dim)), the way models are trained and served
+ * elsewhere. */
+#include "kernels/cpu/cpu_dev.h"
+
+#include <math.h>
+
+#define LN2           0x1.62e42fefa39efp-1
+#define PARALLEL_ROWS 8u /* fewer are rotated by the caller alone */
+
+/* Natural logarithm: x = m 2^e with m in [sqrt(1/2), sqrt(2)], ln m = 2 atanh((m - 1) / (m + 1)). */
+static double ln(double x)
+{
+    int e;
+    double m = frexp(x, &e);
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
+    double z = (m - 1) / (m + 1), z2 = z * z, sum = 0;
+    for (int i = 27; i >= 1; i -= 2)
+        sum = sum * z2 + 1.0 / i;
+    return 2 * z * sum + e * LN2;
+}
+
+static double exp_double(double x)
+{
+    double n = rint(x / LN2), r = x - n * LN2, sum = 1;
+    for (int i = 18; i >= 1; i--)
+        sum = 1 + r / i * sum;
+    return ldexp(sum, (int)n);
+}
+
+void sl_cpu_rope_frequencies(struct sl_dev *d, const struct sl_attn_shape *s)
+{
+    uint32_t n = s->rope_dim / 2;
+    if (d->rope_theta != s->rope_theta || d->rope_dim != s->rope_dim) {
+        double log_theta = ln((double)s->rope_theta);
+        for (uint32_t i = 0; i < n; i++)
+            d->rope_base[i] =
+                1.0f / (float)exp_double((double)((float)(2 * i) / (float)s->rope_dim) * log_theta);
+        d->rope_theta = s->rope_theta;
+        d->rope_dim = s->rope_dim;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        d->rope_freq[i] = s->rope_factors ? d->rope_base[i] / s->rope_factors[i] : d->rope_base[i];
+}
+
+struct rope_job {
+    struct sl_dev *d;
+    struct sl_kv *kv;
+    uint32_t layer;
+    const struct sl_attn_shape *s;
+    const struct sl_batch *b;
+    float *qkv;
+};
+
+static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, uint32_t t, float *angles)
+{
+    const struct sl_attn_shape *s = j->s;
+    const struct sl_cpu_isa *isa = j->d->isa;
+    uint32_t hd = s->head_dim, n = s->rope_dim / 2, pos = run->first_pos + t;
+    float *row = j->qkv + (size_t)(run->first_row + t) * (s->n_heads + 2 * s->n_kv_heads) * hd;
+    float *cos_v = angles, *sin_v = angles + SL_ROPE_MAX / 2;
+    isa->angles(pos, j->d->rope_freq, n, cos_v, sin_v);
+    for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++)
+        isa->rotate(row + (size_t)h * hd, n, s->rope_layout, cos_v, sin_v);
+    for (uint32_t h = 0; h < 2 * s->n_kv_heads; h++)
+        isa->kv_store(row + (size_t)(s->n_heads + h) * hd, hd, j->kv->g.dtype,
+                      sl_kv_at(j->kv, run, j->layer, h / s->n_kv_heads, h % s->n_kv_heads, pos));
+}
+
+static void rope_worker(void *arg, unsigned worker, unsigned n_workers)
+{
+    const struct rope_job *j = arg;
+    float *angles = j->d->rope_angles + (size_t)worker * SL_ROPE_MAX;
+    uint32_t r0 = (uint32_t)((uint64_t)j->b->n_rows * worker / n_workers);
+    uint32_t r1 = (uint32_t)((uint64_t)j->b->n_rows * (worker + 1) / n_workers);
+    for (uint32_t u = 0; u < j->b->n_runs; u++) {
+        const struct sl_batch_run *run = &j->b->runs[u];
+        uint32_t end = run->first_row + run->n_rows < r1 ? run->first_row + run->n_rows : r1;
+        for (uint32_t r = run->first_row > r0 ? run->first_row : r0; r < end; r++)
+            rope_row(j, run, r - run->first_row, angles);
+    }
+}
+
+void sl_cpu_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                    const struct sl_batch *b, float *qkv)
+{
+    struct rope_job j = {d, kv, layer, s, b, qkv};
+    sl_cpu_rope_frequencies(d, s);
+    if (b->n_rows < PARALLEL_ROWS)
+        rope_worker(&j, 0, 1);
+    else
+        sl_pool_run(d->pool, rope_worker, &j);
+}

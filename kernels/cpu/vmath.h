@@ -1,0 +1,88 @@
+/* kernels/cpu/vmath.h - exp and sincos with fixed polynomials: the same bits on every CPU and in
+ * vmath_avx512.h, which does the same operations on 16 lanes. The C library's picks its code by CPU and may
+ * not define numerics.
+ *
+ * Errors against exact values (tests/kernels/test_vmath.c): exp2, exp 2 ulp; sincos 2e-7 absolute for |x| <
+ * 2^20. */
+#ifndef SLUICE_KERNELS_CPU_VMATH_H
+#define SLUICE_KERNELS_CPU_VMATH_H
+
+#include <math.h>
+#include "kernels/cpu/half.h"
+
+#define SL_LOG2E    0x1.715476p+0f
+#define SL_LOG2E_LO 0x1.4ae0cp-26f
+/* 2^f on [-0.5, 0.5], relative error 2e-8; the constant term is 1, so that exp2(0) is 1 exactly */
+#define SL_EXP2_C1 0x1.62e430p-1f
+#define SL_EXP2_C2 0x1.ebfbdcp-3f
+#define SL_EXP2_C3 0x1.c6aee8p-5f
+#define SL_EXP2_C4 0x1.3b2d4cp-7f
+#define SL_EXP2_C5 0x1.5f3e52p-10f
+#define SL_EXP2_C6 0x1.41fbbcp-13f
+/* below SL_EXP2_MIN the result is 0 (no subnormals), above SL_EXP2_MAX it is that of SL_EXP2_MAX */
+#define SL_EXP2_MIN (-125.0f)
+#define SL_EXP2_MAX 126.0f
+
+#define SL_2_OVER_PI 0x1.45f306p-1f
+#define SL_PI_2_A    0x1.921fb6p+0f
+#define SL_PI_2_B    (-0x1.777a5cp-25f)
+#define SL_PI_2_C    (-0x1.ee59dap-50f)
+#define SL_SIN_C1    (-0x1.55554p-3f)
+#define SL_SIN_C2    0x1.1105b4p-7f
+#define SL_SIN_C3    (-0x1.98da52p-13f)
+#define SL_COS_C1    0x1.55554ap-5f
+#define SL_COS_C2    (-0x1.6c0c8cp-10f)
+#define SL_COS_C3    0x1.9a024cp-16f
+
+/* 2^(t + low), |low| small: exp() keeps there what the product with log2(e) lost. */
+static inline float sl_exp2_split(float t, float low)
+{
+    float c = t > SL_EXP2_MAX ? SL_EXP2_MAX : t;
+    c = c > SL_EXP2_MIN ? c : SL_EXP2_MIN; /* NaN too: it must not reach the conversion below */
+    float n = rintf(c), f = (c - n) + low;
+    float p = fmaf(f, SL_EXP2_C6, SL_EXP2_C5);
+    p = fmaf(p, f, SL_EXP2_C4);
+    p = fmaf(p, f, SL_EXP2_C3);
+    p = fmaf(p, f, SL_EXP2_C2);
+    p = fmaf(p, f, SL_EXP2_C1);
+    p = fmaf(p, f, 1.0f);
+    float r = p * sl_bits_float((uint32_t)((int32_t)n + 127) << 23);
+    return t < SL_EXP2_MIN ? 0.0f : r;
+}
+
+static inline float sl_exp2(float t)
+{
+    return sl_exp2_split(t, 0.0f);
+}
+
+static inline float sl_exp(float x)
+{
+    float t = x * SL_LOG2E;
+    float low = fmaf(x, SL_LOG2E_LO, fmaf(x, SL_LOG2E, -t));
+    low = t > SL_EXP2_MAX || t < SL_EXP2_MIN ? 0.0f : low;
+    return sl_exp2_split(t, low);
+}
+
+static inline float sl_silu(float x)
+{
+    return x / (1.0f + sl_exp(-x));
+}
+
+static inline void sl_sincos(float x, float *sin_out, float *cos_out)
+{
+    float k = rintf(x * SL_2_OVER_PI);
+    float r = fmaf(-k, SL_PI_2_A, x);
+    r = fmaf(-k, SL_PI_2_B, r);
+    r = fmaf(-k, SL_PI_2_C, r);
+    float r2 = r * r;
+    float s = fmaf(fmaf(SL_SIN_C3, r2, SL_SIN_C2), r2, SL_SIN_C1);
+    s = fmaf(s * r2, r, r);
+    float c = fmaf(fmaf(SL_COS_C3, r2, SL_COS_C2), r2, SL_COS_C1);
+    c = fmaf(c * r2, r2, fmaf(-0.5f, r2, 1.0f));
+    uint32_t q = (uint32_t)(int32_t)k;
+    float a = q & 1u ? c : s, b = q & 1u ? s : c;
+    *sin_out = sl_bits_float(sl_float_bits(a) ^ (q & 2u) << 30);
+    *cos_out = sl_bits_float(sl_float_bits(b) ^ ((q + 1u) & 2u) << 30);
+}
+
+#endif
