@@ -11,9 +11,10 @@
 #include "common/base/thread.h"
 #include "kernels/backend.h"
 
-#define SL_PANEL    32u   /* output columns of a packed panel */
-#define SL_QBLOCK   32u   /* elements of a quantisation block */
-#define SL_ATTN_SEG 512u  /* positions after which the online softmax starts afresh; part of the numerics id \
+#define SL_PANEL  32u /* output columns of a packed panel */
+#define SL_QBLOCK 32u /* elements of a quantisation block */
+#define SL_ATTN_SEG                                                                                          \
+    512u                  /* positions after which the online softmax starts afresh; part of the numerics id \
                            */
 #define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
 

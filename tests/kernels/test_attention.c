@@ -1,0 +1,369 @@
+/* rope_kv and attention over pages: against the reference, and bit for bit over chunkings of a prompt, batch
+ * mates, threads, page sizes and backends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+#include "common/base/mem.h"
+#include "tests/kernels/op_setup.h"
+
+#define LAYERS    2u
+#define LAYER     1u
+#define MAX_RUNS  40u
+#define MAX_PAGES 2048u
+
+struct shape_case {
+    uint32_t n_heads, n_kv_heads, head_dim, rope_dim;
+    enum sl_rope_layout layout;
+};
+
+static const struct shape_case shapes[] = {
+    {9, 3, 64, 64, SL_ROPE_PAIRS},    /* SmolLM2-135M */
+    {4, 4, 16, 16, SL_ROPE_HALVES},   /* no groups */
+    {8, 1, 80, 32, SL_ROPE_HALVES},   /* partial rotation, head_dim no power of two */
+    {14, 2, 128, 128, SL_ROPE_PAIRS}, /* long heads */
+    {6, 2, 10, 6, SL_ROPE_PAIRS},     /* no multiple of any vector */
+    {100, 1, 32, 32, SL_ROPE_PAIRS},  /* a group larger than a tile */
+};
+
+static const enum sl_dtype kv_types[] = {SL_F16, SL_BF16, SL_F32};
+
+/* A sequence: its raw qkv rows by position. */
+struct seq {
+    uint32_t n;
+    float *qkv; /* [n, width] */
+};
+
+struct rig {
+    const struct sl_backend_ops *ops;
+    struct sl_dev *d;
+    struct sl_kv *kv;
+    struct sl_attn_shape shape;
+    uint32_t page_tokens, next_page, width, out_width;
+    uint32_t pages[MAX_RUNS][MAX_PAGES];
+};
+
+static struct sl_attn_shape attn_shape(const struct shape_case *c)
+{
+    return (struct sl_attn_shape){.n_heads = c->n_heads,
+                                  .n_kv_heads = c->n_kv_heads,
+                                  .head_dim = c->head_dim,
+                                  .rope_dim = c->rope_dim,
+                                  .rope_theta = 10000.0f,
+                                  .rope_layout = c->layout};
+}
+
+/* Pages are handed out backwards and filled with NaN, which must never reach a result. */
+static struct rig *open_rig(const char *backend, uint32_t threads, const struct shape_case *c,
+                            enum sl_dtype type, uint32_t page_tokens, uint32_t n_pages)
+{
+    const struct sl_backend_ops *ops = op_backend(backend);
+    if (!ops)
+        return NULL;
+    struct rig *g = sl_xcalloc(1, sizeof *g);
+    g->ops = ops;
+    g->d = op_open(ops, threads, 4096);
+    g->shape = attn_shape(c);
+    g->page_tokens = page_tokens;
+    g->next_page = n_pages;
+    g->width = (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    g->out_width = c->n_heads * c->head_dim;
+    struct sl_kv_geometry geo = {LAYERS, c->n_kv_heads, page_tokens, c->head_dim, type};
+    struct sl_why why = {""};
+    assert_int_equal(ops->kv_open(g->d, &geo, n_pages, &g->kv, &why), SL_OK);
+    memset(ops->kv_host_base(g->kv), 0xff, sl_kv_page_bytes(&geo) * n_pages);
+    return g;
+}
+
+static void close_rig(struct rig *g)
+{
+    g->ops->kv_close(g->d, g->kv);
+    g->ops->close(g->d);
+    sl_free(g);
+}
+
+/* Gives sequence slot i pages for n positions. */
+static void take_pages(struct rig *g, uint32_t slot, uint32_t n)
+{
+    for (uint32_t i = 0; i < (n + g->page_tokens - 1) / g->page_tokens; i++) {
+        assert_true(g->next_page > 0 && i < MAX_PAGES);
+        g->pages[slot][i] = --g->next_page;
+    }
+}
+
+struct part {
+    uint32_t slot, from, to; /* positions [from, to) of the sequence in the slot */
+};
+
+/* One pass over the parts; out rows go to outs[slot] + position. */
+static void pass(struct rig *g, const struct seq *seqs, const struct part *parts, uint32_t n_parts,
+                 float **outs)
+{
+    struct sl_batch_run runs[MAX_RUNS];
+    struct sl_batch b = {.n_runs = n_parts, .runs = runs};
+    for (uint32_t i = 0; i < n_parts; i++) {
+        runs[i] = (struct sl_batch_run){b.n_rows, parts[i].to - parts[i].from, parts[i].from,
+                                        g->pages[parts[i].slot],
+                                        (parts[i].to + g->page_tokens - 1) / g->page_tokens};
+        b.n_rows += runs[i].n_rows;
+    }
+    float *qkv = sl_xcalloc((size_t)b.n_rows * g->width, sizeof *qkv);
+    float *out = sl_xcalloc((size_t)b.n_rows * g->out_width, sizeof *out);
+    for (uint32_t i = 0; i < n_parts; i++)
+        memcpy(qkv + (size_t)runs[i].first_row * g->width,
+               seqs[parts[i].slot].qkv + (size_t)parts[i].from * g->width,
+               (size_t)runs[i].n_rows * g->width * sizeof *qkv);
+    g->ops->rope_kv(g->d, g->kv, LAYER, &g->shape, &b, qkv);
+    g->ops->attention(g->d, g->kv, LAYER, &g->shape, &b, qkv, out);
+    g->ops->sync(g->d);
+    for (uint32_t i = 0; i < n_parts; i++)
+        memcpy(outs[parts[i].slot] + (size_t)parts[i].from * g->out_width,
+               out + (size_t)runs[i].first_row * g->out_width,
+               (size_t)runs[i].n_rows * g->out_width * sizeof *out);
+    sl_free(qkv);
+    sl_free(out);
+}
+
+static struct seq make_seq(struct op_rand *r, const struct shape_case *c, uint32_t n)
+{
+    size_t width = (size_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    struct seq s = {n, sl_xcalloc(n * width, sizeof(float))};
+    op_rand_floats(r, s.qkv, n * width, 1.5f);
+    return s;
+}
+
+/* A whole prompt in one pass. */
+static float *whole(const char *backend, uint32_t threads, const struct shape_case *c, enum sl_dtype type,
+                    uint32_t page_tokens, const struct seq *s)
+{
+    struct rig *g =
+        open_rig(backend, threads, c, type, page_tokens, (s->n + page_tokens - 1) / page_tokens + 1);
+    if (!g)
+        return NULL;
+    float *out = sl_xcalloc((size_t)s->n * g->out_width, sizeof *out);
+    take_pages(g, 0, s->n);
+    struct part all = {0, 0, s->n};
+    pass(g, s, &all, 1, &out);
+    close_rig(g);
+    return out;
+}
+
+static void attention_any_shape_is_near_the_reference(void **state)
+{
+    (void)state;
+    struct op_rand r = {11};
+    for (size_t i = 0; i < SL_COUNTOF(shapes); i++)
+        for (size_t t = 0; t < SL_COUNTOF(kv_types); t++) {
+            struct seq s = make_seq(&r, &shapes[i], i == 0 ? 600 : 150);
+            float *a = whole("reference", 2, &shapes[i], kv_types[t], 16, &s);
+            float *b = whole("auto", 2, &shapes[i], kv_types[t], 16, &s);
+            double e = op_relative_error(b, a, (size_t)s.n * shapes[i].n_heads * shapes[i].head_dim);
+            /* float32 everywhere between equal K and V; a bfloat16 or float16 K may round the other way after
+             * the rotation's last bit, rarely */
+            if (e > (kv_types[t] == SL_F32 ? 3e-6 : 3e-4))
+                fail_msg("shape %zu %s: error %g", i, sl_dtype_name(kv_types[t]), e);
+            sl_free(a);
+            sl_free(b);
+            sl_free(s.qkv);
+        }
+}
+
+/* Cuts of a prompt into chunks: any chunking gives the rows of the whole. */
+static void attention_any_chunking_has_the_same_bits(void **state)
+{
+    (void)state;
+    struct op_rand r = {12};
+    static const char *const names[] = {"portable", "avx512"};
+    static const uint32_t page_sizes[] = {16, 32, 64, 128, 5};
+    for (size_t i = 0; i < SL_COUNTOF(shapes); i++)
+        for (size_t t = 0; t < SL_COUNTOF(kv_types); t++) {
+            struct seq s = make_seq(&r, &shapes[i], i == 0 ? 1100 : 200);
+            size_t n_out = (size_t)s.n * shapes[i].n_heads * shapes[i].head_dim;
+            float *want = whole("portable", 1, &shapes[i], kv_types[t], 64, &s),
+                  *got = sl_xcalloc(n_out, sizeof *got);
+            for (size_t b = 0; b < SL_COUNTOF(names); b++)
+                for (size_t p = 0; p < SL_COUNTOF(page_sizes); p++) {
+                    uint32_t threads = 1 + (uint32_t)(p + b + t) % 3;
+                    struct rig *g = open_rig(names[b], threads, &shapes[i], kv_types[t], page_sizes[p], 300);
+                    if (!g)
+                        continue;
+                    take_pages(g, 0, s.n);
+                    for (uint32_t at = 0; at < s.n;) {
+                        static const uint32_t most[] = {1, 7, 40, 130, 700};
+                        uint32_t n = 1 + op_rand_below(&r, most[op_rand_below(&r, SL_COUNTOF(most))]);
+                        struct part part = {0, at, at + n < s.n ? at + n : s.n};
+                        pass(g, &s, &part, 1, &got);
+                        at = part.to;
+                    }
+                    char what[96];
+                    snprintf(what, sizeof what, "%s shape %zu %s page_tokens %u threads %u", names[b], i,
+                             sl_dtype_name(kv_types[t]), page_sizes[p], threads);
+                    op_assert_same_bits(got, want, n_out, what);
+                    close_rig(g);
+                }
+            sl_free(want);
+            sl_free(got);
+            sl_free(s.qkv);
+        }
+}
+
+/* Several sequences mixed: decode rows and chunks in one pass give what each gives alone. */
+static void attention_mixed_batch_has_the_same_bits(void **state)
+{
+    (void)state;
+    struct op_rand r = {13};
+    static const char *const names[] = {"portable", "avx512"};
+    const struct shape_case *c = &shapes[0];
+    enum { N = 9 };
+    struct seq seqs[N];
+    float *want[N], *got[N];
+    size_t width = (size_t)c->n_heads * c->head_dim;
+    for (uint32_t i = 0; i < N; i++) {
+        seqs[i] = make_seq(&r, c, i == 0 ? 1300 : 1 + op_rand_below(&r, 200));
+        want[i] = whole("portable", 2, c, SL_F16, 16, &seqs[i]);
+        got[i] = sl_xcalloc(seqs[i].n * width, sizeof(float));
+    }
+    for (size_t b = 0; b < SL_COUNTOF(names); b++)
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            struct rig *g = open_rig(names[b], threads, c, SL_F16, 16, 300);
+            if (!g)
+                continue;
+            uint32_t at[N] = {0};
+            for (uint32_t i = 0; i < N; i++)
+                take_pages(g, i, seqs[i].n);
+            for (;;) {
+                struct part parts[N];
+                uint32_t n = 0;
+                for (uint32_t i = 0; i < N; i++) {
+                    uint32_t step = op_rand_below(&r, 3) ? 1 + op_rand_below(&r, 3)
+                                                         : op_rand_below(&r, i == 0 ? 300 : 60);
+                    step = step < seqs[i].n - at[i] ? step : seqs[i].n - at[i];
+                    if (step == 0)
+                        continue;
+                    parts[n++] = (struct part){i, at[i], at[i] + step};
+                    at[i] += step;
+                }
+                if (n == 0 && memcmp(&at[0], &seqs[0].n, sizeof at[0]) == 0)
+                    break;
+                if (n > 0)
+                    pass(g, seqs, parts, n, got);
+                uint32_t done = 0;
+                for (uint32_t i = 0; i < N; i++)
+                    done += at[i] == seqs[i].n;
+                if (done == N)
+                    break;
+            }
+            for (uint32_t i = 0; i < N; i++)
+                op_assert_same_bits(got[i], want[i], seqs[i].n * width, names[b]);
+            close_rig(g);
+        }
+    for (uint32_t i = 0; i < N; i++) {
+        sl_free(want[i]);
+        sl_free(got[i]);
+        sl_free(seqs[i].qkv);
+    }
+}
+
+/* One decode row over a long context is split among threads by segments: same bits. */
+static void attention_long_decode_row_has_the_same_bits_split(void **state)
+{
+    (void)state;
+    struct op_rand r = {14};
+    const struct shape_case *c = &shapes[0];
+    static const char *const names[] = {"portable", "avx512"};
+    struct seq s = make_seq(&r, c, 2600);
+    size_t width = (size_t)c->n_heads * c->head_dim;
+    float *want = whole("portable", 2, c, SL_BF16, 64, &s);
+    for (size_t b = 0; b < SL_COUNTOF(names); b++)
+        for (uint32_t threads = 1; threads <= 4; threads++) {
+            struct rig *g = open_rig(names[b], threads, c, SL_BF16, 64, 64);
+            if (!g)
+                continue;
+            float *got = sl_xcalloc(s.n * width, sizeof *got);
+            take_pages(g, 0, s.n);
+            static const struct part parts[] = {{0, 0, 1023},    {0, 1023, 1024}, {0, 1024, 1025},
+                                                {0, 1025, 1030}, {0, 1030, 1534}, {0, 1534, 1544},
+                                                {0, 1544, 2599}, {0, 2599, 2600}};
+            for (size_t i = 0; i < SL_COUNTOF(parts); i++)
+                pass(g, &s, &parts[i], 1, &got);
+            op_assert_same_bits(got, want, s.n * width, names[b]);
+            sl_free(got);
+            close_rig(g);
+        }
+    sl_free(want);
+    sl_free(s.qkv);
+}
+
+/* rope_kv in the reference rotates by the angles of theta; position 0 leaves a row as it is, and lengths are
+ * kept. */
+static void rope_keeps_lengths_and_position_zero(void **state)
+{
+    (void)state;
+    struct op_rand r = {15};
+    static const char *const names[] = {"reference", "portable", "avx512"};
+    for (size_t b = 0; b < SL_COUNTOF(names); b++)
+        for (int layout = 0; layout < 2; layout++) {
+            struct shape_case c = {4, 2, 48, 32, layout ? SL_ROPE_HALVES : SL_ROPE_PAIRS};
+            struct rig *g = open_rig(names[b], 2, &c, SL_F32, 16, 8);
+            if (!g)
+                continue;
+            float qkv[64 * 8 * 48], was[64 * 8 * 48];
+            op_rand_floats(&r, qkv, SL_COUNTOF(qkv), 1.0f);
+            memcpy(was, qkv, sizeof qkv);
+            take_pages(g, 0, 64);
+            struct sl_batch_run run = {0, 64, 0, g->pages[0], 4};
+            struct sl_batch batch = {.n_rows = 64, .n_runs = 1, .runs = &run};
+            g->ops->rope_kv(g->d, g->kv, LAYER, &g->shape, &batch, qkv);
+            op_assert_same_bits(qkv, was, 8 * 48, "position 0");
+            for (uint32_t t = 0; t < 64; t++)
+                for (uint32_t h = 0; h < 8; h++) {
+                    const float *x = qkv + (t * 8 + h) * 48, *y = was + (t * 8 + h) * 48;
+                    double a = 0, e = 0;
+                    for (int i = 0; i < 32; i++) {
+                        a += (double)x[i] * x[i];
+                        e += (double)y[i] * y[i];
+                    }
+                    assert_true(a > e * 0.99999 && a < e * 1.00001);
+                    op_assert_same_bits(x + 32, y + 32, 16, "behind rope_dim");
+                    if (h >= 6) /* v */
+                        op_assert_same_bits(x, y, 48, "v");
+                }
+            close_rig(g);
+        }
+}
+
+static void page_digest_ignores_what_lies_behind_the_tokens(void **state)
+{
+    (void)state;
+    struct sl_kv_geometry g = {3, 2, 16, 8, SL_F16};
+    size_t bytes = sl_kv_page_bytes(&g);
+    assert_int_equal(bytes, 3 * 2 * 2 * 16 * 8 * 2);
+    unsigned char *a = sl_xcalloc(1, bytes), *b = sl_xcalloc(1, bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        a[i] = (unsigned char)(i * 7 + 1);
+        b[i] = i / 16 % 16 < 5 ? a[i] : 0xee; /* 16 bytes a token, 16 tokens a strip */
+    }
+    assert_true(sl_kv_page_digest(&g, a, 5) == sl_kv_page_digest(&g, b, 5));
+    assert_true(sl_kv_page_digest(&g, a, 6) != sl_kv_page_digest(&g, b, 6));
+    assert_true(sl_kv_page_digest(&g, a, 16) != sl_kv_page_digest(&g, b, 16));
+    assert_true(sl_kv_page_digest(&g, a, 5) != sl_kv_page_digest(&g, a, 4));
+    b[4 * 16] ^= 1; /* a bit of the last token */
+    assert_true(sl_kv_page_digest(&g, a, 5) != sl_kv_page_digest(&g, b, 5));
+    sl_free(a);
+    sl_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_any_shape_is_near_the_reference),
+        cmocka_unit_test(attention_any_chunking_has_the_same_bits),
+        cmocka_unit_test(attention_mixed_batch_has_the_same_bits),
+        cmocka_unit_test(attention_long_decode_row_has_the_same_bits_split),
+        cmocka_unit_test(rope_keeps_lengths_and_position_zero),
+        cmocka_unit_test(page_digest_ignores_what_lies_behind_the_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
