@@ -15,7 +15,7 @@
 struct target {
     char *name, *empty;
     struct sl_conf_list peers;
-    uint32_t threads;
+    uint32_t threads, any;
     uint64_t big;
     int32_t level;
     double ratio;
@@ -31,6 +31,7 @@ static const struct sl_conf_opt opts[] = {
     {"empty", SL_CONF_STRING, offsetof(struct target, empty), NULL, "Nothing", 0, 0, NULL},
     {"peers", SL_CONF_LIST, offsetof(struct target, peers), "a,b", "Peers", 0, 0, NULL},
     {"threads", SL_CONF_U32, offsetof(struct target, threads), "2", "Threads", 1, 64, NULL},
+    {"any", SL_CONF_U32, offsetof(struct target, any), "0", "Any", 0, 0, NULL},
     {"big", SL_CONF_U64, offsetof(struct target, big), NULL, "Anything", 0, 0, NULL},
     {"level", SL_CONF_I32, offsetof(struct target, level), "-3", "Level", -10, 10, NULL},
     {"ratio", SL_CONF_F64, offsetof(struct target, ratio), "0.5", "Ratio", 0, 1, NULL},
@@ -153,7 +154,8 @@ static void load_values_at_the_edges(void **state)
         {"--mode=", false},          {"--kv_memory=0", true},    {"--kv_memory=16T", true},
         {"--kv_memory=1KB", false},  {"--kv_memory=K", false},   {"--kv_memory=16777216T", false},
         {"--kv_memory=1.5G", false}, {"--kv_memory=1P", false},  {"--big=18446744073709551616", false},
-        {"--big=1K", false},         {"--name=", true},          {"--peers=", true},
+        {"--big=1K", false},         {"--any=4294967295", true}, {"--any=4294967296", false},
+        {"--name=", true},           {"--peers=", true},
     };
     for (size_t i = 0; i < SL_COUNTOF(table); i++) {
         const char *const args[] = {table[i].arg, NULL};

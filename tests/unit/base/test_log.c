@@ -6,8 +6,10 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -108,18 +110,21 @@ static void line_too_long_is_cut_with_dots_and_ends(void **state)
     sl_free(out);
 }
 
-static void log_errno_unchanged(void *arg)
+static void log_to_a_full_disk(void *arg)
 {
+    int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_true(full >= 0 && dup2(full, STDERR_FILENO) >= 0);
+    close(full);
     errno = EDOM;
     SL_INFO("line");
     *(int *)arg = errno;
 }
 
-static void line_written_errno_is_kept(void **state)
+static void line_that_cannot_be_written_leaves_errno_alone(void **state)
 {
     (void)state;
     int seen = 0;
-    sl_free(sl_test_capture_stderr(log_errno_unchanged, &seen));
+    sl_free(sl_test_capture_stderr(log_to_a_full_disk, &seen));
     assert_int_equal(seen, EDOM);
 }
 
@@ -161,7 +166,7 @@ int main(void)
         cmocka_unit_test(level_parse_known_words_only),
         cmocka_unit_test(line_newlines_of_an_outsider_make_no_second_line),
         cmocka_unit_test(line_too_long_is_cut_with_dots_and_ends),
-        cmocka_unit_test(line_written_errno_is_kept),
+        cmocka_unit_test(line_that_cannot_be_written_leaves_errno_alone),
         cmocka_unit_test(limit_first_allowed_then_counts_what_it_held_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

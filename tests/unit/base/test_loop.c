@@ -253,6 +253,23 @@ static void timers_fire_by_due_time_then_by_arming(void **state)
     sl_loop_close(l);
 }
 
+static void timer_wait_ends_when_it_is_due_and_not_before(void **state)
+{
+    (void)state;
+    struct sl_loop *l;
+    assert_int_equal(sl_loop_open(&l), SL_OK);
+    struct order order = {.n = 0};
+    struct tick t = {.order = &order};
+    t.timer = sl_timer_new(l, on_tick, &t);
+    for (int i = 1; i <= 5; i++) {
+        sl_timer_set(t.timer, 2);
+        sl_loop_once(l, FOREVER_MS); /* no second round for the last part of a millisecond */
+        assert_int_equal(order.n, i);
+    }
+    sl_timer_free(t.timer);
+    sl_loop_close(l);
+}
+
 static void timer_that_rearms_with_zero_fires_once_a_round(void **state)
 {
     (void)state;
@@ -393,6 +410,12 @@ static void stop_from_another_thread_ends_the_run(void **state)
     }
     sl_loop_stop(l);
     sl_loop_run(l); /* asked before it began: returns at once */
+    struct sl_timer *t = sl_timer_new(l, stop_from_outside, l);
+    sl_timer_set(t, 5);
+    const uint64_t start = sl_now_ns();
+    sl_loop_run(l); /* and the asking is used up */
+    assert_true(sl_now_ns() - start >= 5 * 1000000u);
+    sl_timer_free(t);
     sl_loop_close(l);
     sl_loop_close(NULL);
 }
@@ -407,7 +430,9 @@ static void wake_ends_one_wait(void **state)
     uint64_t start = sl_now_ms();
     sl_loop_once(l, FOREVER_MS);
     assert_true(sl_now_ms() - start < FOREVER_MS);
-    sl_loop_once(l, 0);
+    start = sl_now_ns();
+    sl_loop_once(l, 5); /* waits its whole time again */
+    assert_true(sl_now_ns() - start >= 5 * 1000000u);
     sl_loop_close(l);
 }
 
@@ -421,6 +446,7 @@ int main(void)
         cmocka_unit_test(fd_number_reused_in_a_callback_gets_no_old_event),
         cmocka_unit_test(fd_closed_without_remove_can_be_added_again),
         cmocka_unit_test(timers_fire_by_due_time_then_by_arming),
+        cmocka_unit_test(timer_wait_ends_when_it_is_due_and_not_before),
         cmocka_unit_test(timer_that_rearms_with_zero_fires_once_a_round),
         cmocka_unit_test(timer_freed_in_its_own_callback_with_another_due),
         cmocka_unit_test(timer_cleared_or_set_later_does_not_fire),
