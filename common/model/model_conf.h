@@ -7,18 +7,23 @@
 #include "kernels/backend.h"
 
 struct sl_model_conf {
-    char arch[32]; /* "llama" */
+    char arch[32]; /* "llama", "qwen2" */
     char name[128];
     uint32_t n_layers, d_model, d_ff, n_vocab, context_length;
-    struct sl_attn_shape attn; /* rope_factors points into the open file, or NULL */
+    struct sl_attn_shape
+        attn;          /* rope_factors points into the open file (in an open model: its own copy), or NULL */
+    float rope_linear; /* positions are divided by it; 1 = off */
     float rms_eps;
-    bool tied_embeddings;       /* no output.weight: the head is the embedding table */
-    struct sl_digest128 digest; /* of the file's metadata and tensor bytes */
+    bool tied_embeddings; /* no output.weight: the head is the embedding table */
+    /* Of the numbers above, the vocabulary (tokens, types, merges) and every tensor's name, shape, type and
+     * bytes: equal files compute and mean the same. Descriptions and the chat template do not count. */
+    struct sl_digest128 digest;
 };
 
 /* Reads and checks everything forward needs: architecture known, keys present and in range, every tensor
- * present with the right shape and a supported type. SL_EUNSUPPORTED (unknown architecture or type),
- * SL_EPARSE (missing key, wrong shape); why says what was found, expected, and what to do. */
+ * present with the right shape and a supported type, no tensor that forward would not use. SL_EUNSUPPORTED
+ * (unknown architecture, type, scaling or tensor), SL_EPARSE (missing key, wrong shape); why says what was
+ * found, expected, and what to do. */
 SL_MUST_CHECK enum sl_err sl_model_conf_read(const struct sl_gguf *g, struct sl_model_conf *out,
                                              struct sl_why *why);
 

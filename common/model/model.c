@@ -1,0 +1,108 @@
+/* common/model/model.c - opening and closing: file, weights, activations. */
+#include "common/model/model.h"
+
+#include "common/base/mem.h"
+#include "common/model/model_impl.h"
+#include <string.h>
+
+static enum sl_err buffer_alloc(struct sl_model *m, struct sl_vector *v, uint64_t n_rows, uint64_t n_cols,
+                                const char *what, struct sl_why *why)
+{
+    v->bytes = n_rows * n_cols * sizeof(float);
+    v->p = m->ops->buf_alloc(m->dev, v->bytes);
+    if (v->p != NULL)
+        return SL_OK;
+    return sl_why_set(why, SL_ENOMEM,
+                      "no memory for %zu bytes of %s (%llu rows of %llu); lower the most tokens of a batch",
+                      v->bytes, what, (unsigned long long)n_rows, (unsigned long long)n_cols);
+}
+
+static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
+{
+    const struct sl_model_conf *c = &m->conf;
+    const struct sl_attn_shape *a = &c->attn;
+    uint32_t n_head_rows = m->max_rows < SL_HEAD_ROWS ? m->max_rows : SL_HEAD_ROWS;
+    uint64_t q_dim = (uint64_t)a->n_heads * a->head_dim, kv_dim = (uint64_t)a->n_kv_heads * a->head_dim;
+    enum sl_err e;
+    if ((e = buffer_alloc(m, &m->x, m->max_rows, c->d_model, "activations", why)) != SL_OK ||
+        (e = buffer_alloc(m, &m->qkv, m->max_rows, q_dim + 2 * kv_dim, "activations", why)) != SL_OK ||
+        (e = buffer_alloc(m, &m->attn, m->max_rows, q_dim, "activations", why)) != SL_OK ||
+        (e = buffer_alloc(m, &m->gate_up, m->max_rows, 2 * (uint64_t)c->d_ff, "activations", why)) != SL_OK)
+        return e;
+    return buffer_alloc(m, &m->logits, n_head_rows, c->n_vocab, "logits", why);
+}
+
+/* The file's factors times the linear one: both divide the frequencies. The copy outlives the file. */
+static void rope_factors_own(struct sl_model *m)
+{
+    struct sl_attn_shape *a = &m->conf.attn;
+    if (a->rope_factors == NULL && m->conf.rope_linear == 1)
+        return;
+    m->rope_factors = sl_xcalloc(a->rope_dim / 2, sizeof *m->rope_factors);
+    for (uint32_t i = 0; i < a->rope_dim / 2; i++)
+        m->rope_factors[i] = (a->rope_factors != NULL ? a->rope_factors[i] : 1) * m->conf.rope_linear;
+    a->rope_factors = m->rope_factors;
+}
+
+enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, struct sl_why *why)
+{
+    SL_ASSERT(o->max_rows > 0 && o->page_tokens > 0);
+    struct sl_gguf *g;
+    enum sl_err e = sl_gguf_open(o->path, &g, why);
+    if (e != SL_OK)
+        return e;
+    struct sl_model *m = sl_xcalloc(1, sizeof *m);
+    m->ops = o->ops;
+    m->dev = o->dev;
+    m->kv_dtype = o->kv_dtype;
+    m->page_tokens = o->page_tokens;
+    m->max_rows = o->max_rows;
+    if ((e = sl_model_conf_read(g, &m->conf, why)) != SL_OK)
+        goto close_file;
+    rope_factors_own(m);
+    if ((e = sl_weights_load(&m->weights, g, &m->conf, m->ops, m->dev, o->progress, o->progress_arg, why)) !=
+        SL_OK)
+        goto close_file;
+    e = activations_alloc(m, why);
+close_file:
+    sl_gguf_close(g);
+    if (e != SL_OK) {
+        sl_model_close(m);
+        return e;
+    }
+    *out = m;
+    return SL_OK;
+}
+
+void sl_model_close(struct sl_model *m)
+{
+    if (m == NULL)
+        return;
+    struct sl_vector *buffers[] = {&m->x, &m->qkv, &m->attn, &m->gate_up, &m->logits};
+    for (size_t i = 0; i < SL_COUNTOF(buffers); i++) {
+        if (buffers[i]->p != NULL)
+            m->ops->buf_free(m->dev, buffers[i]->p, buffers[i]->bytes);
+    }
+    sl_weights_free(&m->weights);
+    sl_free(m->rope_factors);
+    sl_free(m);
+}
+
+const struct sl_model_conf *sl_model_conf(const struct sl_model *m)
+{
+    return &m->conf;
+}
+
+struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m)
+{
+    return (struct sl_kv_geometry){.n_layers = m->conf.n_layers,
+                                   .n_kv_heads = m->conf.attn.n_kv_heads,
+                                   .page_tokens = m->page_tokens,
+                                   .head_dim = m->conf.attn.head_dim,
+                                   .dtype = m->kv_dtype};
+}
+
+size_t sl_model_weight_bytes(const struct sl_model *m)
+{
+    return sl_weights_bytes(&m->weights);
+}

@@ -1,0 +1,28 @@
+/* common/model/model_impl.h - what model.c, forward.c and numerics.c share. */
+#ifndef SLUICE_COMMON_MODEL_MODEL_IMPL_H
+#define SLUICE_COMMON_MODEL_MODEL_IMPL_H
+
+#include "common/model/model.h"
+#include "common/model/weights.h"
+
+/* Rows of logits on the device at a time: bounds the buffer (12 MB with 49152 tokens), wide enough for the
+ * head's matrix. */
+#define SL_HEAD_ROWS 64u
+
+struct sl_model {
+    struct sl_model_conf conf;
+    const struct sl_backend_ops *ops;
+    struct sl_dev *dev;
+    enum sl_dtype kv_dtype;
+    uint32_t page_tokens, max_rows;
+    float *rope_factors; /* [rope_dim / 2], what conf.attn.rope_factors points to */
+    struct sl_weights weights;
+    /* Activations, float32 on the device. */
+    struct sl_vector x;       /* [max_rows, d_model] the residual stream */
+    struct sl_vector qkv;     /* [max_rows, (n_heads + 2 n_kv_heads) * head_dim] */
+    struct sl_vector attn;    /* [max_rows, n_heads * head_dim] */
+    struct sl_vector gate_up; /* [max_rows, 2 d_ff] */
+    struct sl_vector logits;  /* [min(max_rows, SL_HEAD_ROWS), n_vocab] */
+};
+
+#endif

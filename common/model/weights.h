@@ -1,0 +1,39 @@
+/* common/model/weights.h - a model's matrices packed for a device, and its vectors in device memory. */
+#ifndef SLUICE_COMMON_MODEL_WEIGHTS_H
+#define SLUICE_COMMON_MODEL_WEIGHTS_H
+
+#include "common/model/model_conf.h"
+
+struct sl_vector { /* float32 on the device */
+    float *p;      /* NULL = absent */
+    size_t bytes;
+};
+
+struct sl_layer_weights {
+    struct sl_weight *qkv;     /* [(n_heads + 2 n_kv_heads) * head_dim, d_model] q, k, v stacked */
+    struct sl_weight *out;     /* [d_model, n_heads * head_dim] */
+    struct sl_weight *gate_up; /* [2 d_ff, d_model] gate, up stacked */
+    struct sl_weight *down;    /* [d_model, d_ff] */
+    struct sl_vector attn_norm, ffn_norm, qkv_bias, out_bias;
+};
+
+struct sl_weights {
+    const struct sl_backend_ops *ops;
+    struct sl_dev *dev;
+    struct sl_weight *embed; /* [n_vocab, d_model] */
+    struct sl_weight *head;  /* embed itself when tied */
+    struct sl_vector out_norm;
+    struct sl_layer_weights *layers; /* [n_layers] */
+    uint32_t n_layers;
+};
+
+/* Packs from an open file that passed sl_model_conf_read(); the file may be closed afterwards. On error w is
+ * empty again. SL_ENOMEM, SL_EUNSUPPORTED (by this device), with why. */
+SL_MUST_CHECK enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_gguf *g,
+                                          const struct sl_model_conf *c, const struct sl_backend_ops *ops,
+                                          struct sl_dev *dev, void (*progress)(void *arg, unsigned percent),
+                                          void *progress_arg, struct sl_why *why);
+void sl_weights_free(struct sl_weights *w); /* takes a zeroed one */
+size_t sl_weights_bytes(const struct sl_weights *w);
+
+#endif
