@@ -22,6 +22,7 @@ static const char help[] =
     "  --untied                with an output matrix of its own\n"
     "  --rope-factors          with rope_freqs.weight\n"
     "  --rope-theta X          base of the rotary frequencies\n"
+    "  --rope-linear X         positions are divided by X\n"
     "  --name TEXT             general.name\n"
     "  --layers N --d-model N --heads N --kv-heads N --head-dim N --ff N --vocab N --context N\n";
 
@@ -64,6 +65,7 @@ enum {
     OPT_UNTIED,
     OPT_FACTORS,
     OPT_THETA,
+    OPT_LINEAR,
     OPT_NAME,
     OPT_HELP,
     OPT_LAYERS,
@@ -86,6 +88,7 @@ static const struct option options[] = {{"out", 1, NULL, OPT_OUT},
                                         {"untied", 0, NULL, OPT_UNTIED},
                                         {"rope-factors", 0, NULL, OPT_FACTORS},
                                         {"rope-theta", 1, NULL, OPT_THETA},
+                                        {"rope-linear", 1, NULL, OPT_LINEAR},
                                         {"name", 1, NULL, OPT_NAME},
                                         {"help", 0, NULL, OPT_HELP},
                                         {"layers", 1, NULL, OPT_LAYERS},
@@ -159,6 +162,12 @@ int main(int argc, char **argv)
             m.rope_theta = strtof(optarg, &end);
             if (end == optarg || *end != 0 || !(m.rope_theta > 1))
                 return usage_error("--rope-theta wants a number over 1", optarg);
+            break;
+        case OPT_LINEAR:
+            m.rope_scaling = "linear";
+            m.rope_scaling_factor = strtof(optarg, &end);
+            if (end == optarg || *end != 0 || !(m.rope_scaling_factor > 0))
+                return usage_error("--rope-linear wants a positive number", optarg);
             break;
         case OPT_NAME:
             m.name = optarg;

@@ -200,6 +200,13 @@ static void arch_kv(struct sl_buf *kv, uint64_t *n, const struct sl_make_model *
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", m->arch);
     sl_make_kv_f32(kv, key, 1e-5f);
     *n += 3 + SL_COUNTOF(numbers) + 2;
+    if (m->rope_scaling == NULL)
+        return;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", m->arch);
+    sl_make_kv_str(kv, key, m->rope_scaling);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", m->arch);
+    sl_make_kv_f32(kv, key, m->rope_scaling_factor);
+    *n += 2;
 }
 
 static enum sl_err shape_check(const struct sl_make_model *m, struct sl_why *why)

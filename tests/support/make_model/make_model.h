@@ -23,6 +23,8 @@ struct sl_make_model {
     const char *name;
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, context_length;
     float rope_theta;
+    const char *rope_scaling; /* rope.scaling.type, "linear"; NULL = none */
+    float rope_scaling_factor;
     bool rope_factors;        /* writes rope_freqs.weight */
     bool tied;                /* no output.weight */
     enum sl_dtype type;       /* of all matrices but the next */

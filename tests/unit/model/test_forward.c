@@ -1,0 +1,302 @@
+/* The law of exactness over whole passes: the logits of a position are the same bits whatever chunks, batch
+ * mates, threads and page size brought it about. For every backend of this machine and every kind of model.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/digest.h"
+#include "common/base/mem.h"
+#include "common/base/philox.h"
+#include "tests/unit/model/model_rig.h"
+
+#define N_SEQ    3
+#define MAX_LEN  160
+#define MAX_ROWS 320
+#define N_RANDOM 12 /* schedules per model and backend */
+
+static const char *const backends[] = {"reference", "portable", "avx512"};
+static const uint32_t lengths[N_SEQ] = {150, 97, 33}; /* over, and short of, two and one softmax blocks */
+
+struct dice {
+    uint32_t seed, n;
+};
+
+static uint32_t roll(struct dice *d, uint32_t below)
+{
+    uint32_t out[4];
+    sl_philox4x32((const uint32_t[4]){d->n++, 0, 0, 0}, (const uint32_t[2]){d->seed, 11}, out);
+    return out[0] % below;
+}
+
+static int32_t token_at(uint32_t seq, uint32_t pos, uint32_t n_vocab)
+{
+    struct dice d = {.seed = 77 + seq, .n = pos};
+    return (int32_t)roll(&d, n_vocab);
+}
+
+/* Digests of [sequence][position]; 0 where none was asked for. */
+struct result {
+    uint64_t digest[N_SEQ][MAX_LEN];
+};
+
+/* How one run proceeds: every step takes a chunk of each unfinished sequence (of those it picks, when
+ * random). */
+struct schedule {
+    uint32_t chunk; /* 0 = whole */
+    bool together;  /* all sequences in one batch, or one after the other */
+    bool random;    /* chunk lengths, who takes part, whose logits are wanted: by dice */
+    struct dice dice;
+};
+
+struct run_state {
+    uint32_t done[N_SEQ];
+    uint32_t pages[N_SEQ][MAX_LEN]; /* enough for pages of one token */
+    uint32_t n_pages[N_SEQ];
+};
+
+/* Page ids in an order that the schedule's dice choose, so that neighbours in a sequence are none in memory.
+ */
+static void pages_deal(const struct rig *r, struct run_state *s, struct dice *d)
+{
+    uint32_t ids[MAX_LEN * N_SEQ], n = r->conf.n_pages, at = 0;
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = i;
+    for (uint32_t i = n - 1; i > 0; i--) {
+        uint32_t j = roll(d, i + 1), t = ids[i];
+        ids[i] = ids[j];
+        ids[j] = t;
+    }
+    for (uint32_t q = 0; q < N_SEQ; q++) {
+        s->n_pages[q] = (lengths[q] + r->conf.page_tokens - 1) / r->conf.page_tokens;
+        for (uint32_t i = 0; i < s->n_pages[q]; i++)
+            s->pages[q][i] = ids[at++];
+    }
+}
+
+static bool step(struct rig *r, struct schedule *sc, struct run_state *s, struct result *res)
+{
+    static int32_t tokens[MAX_ROWS];
+    static uint32_t out_rows[MAX_ROWS], out_seq[MAX_ROWS], out_pos[MAX_ROWS];
+    struct sl_batch_run runs[N_SEQ];
+    uint32_t n_vocab = sl_model_conf(r->model)->n_vocab;
+    struct sl_batch b = {.tokens = tokens, .runs = runs, .out_rows = out_rows};
+    bool open = false;
+    for (uint32_t q = 0; q < N_SEQ; q++) {
+        uint32_t left = lengths[q] - s->done[q];
+        if (left == 0)
+            continue;
+        open = true;
+        if ((!sc->together && b.n_runs > 0) || (sc->random && roll(&sc->dice, 3) == 0))
+            continue;
+        uint32_t n = sc->chunk == 0 ? left : sc->chunk;
+        if (sc->random)
+            n = roll(&sc->dice, 2) ? 1 : 1 + roll(&sc->dice, left);
+        n = n < left ? n : left;
+        bool silent = sc->random && roll(&sc->dice, 3) == 0;
+        runs[b.n_runs++] = (struct sl_batch_run){b.n_rows, n, s->done[q], s->pages[q], s->n_pages[q]};
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t pos = s->done[q] + j;
+            if (!silent) {
+                out_rows[b.n_out] = b.n_rows;
+                out_seq[b.n_out] = q;
+                out_pos[b.n_out++] = pos;
+            }
+            tokens[b.n_rows++] = token_at(q, pos, n_vocab);
+        }
+        s->done[q] += n;
+    }
+    if (b.n_rows == 0)
+        return open;
+    uint64_t before = atomic_load(&r->progress);
+    sl_alloc_guard_on("test pass");
+    sl_model_forward(r->model, r->kv, &b, b.n_out > 0 ? r->logits : NULL, &r->progress);
+    sl_alloc_guard_off();
+    assert_int_equal(atomic_load(&r->progress) - before, sl_model_conf(r->model)->n_layers);
+    for (uint32_t i = 0; i < b.n_out; i++)
+        res->digest[out_seq[i]][out_pos[i]] =
+            sl_digest64(r->logits + (size_t)i * n_vocab, n_vocab * sizeof(float), 0);
+    return true;
+}
+
+static void run(struct rig *r, struct schedule sc, struct result *res)
+{
+    struct run_state s = {0};
+    memset(res, 0, sizeof *res);
+    pages_deal(r, &s, &sc.dice);
+    rig_pages_poison(r);
+    while (step(r, &sc, &s, res))
+        ;
+}
+
+static uint32_t differences(const struct result *a, const struct result *b)
+{
+    uint32_t n = 0;
+    for (uint32_t q = 0; q < N_SEQ; q++)
+        for (uint32_t i = 0; i < lengths[q]; i++)
+            n += a->digest[q][i] != 0 && b->digest[q][i] != 0 && a->digest[q][i] != b->digest[q][i];
+    return n;
+}
+
+static void open_as(struct rig *r, const char *path, const char *backend, uint32_t n_threads,
+                    uint32_t page_tokens, enum sl_dtype kv_dtype)
+{
+    struct rig_conf c = {
+        path, backend, n_threads, page_tokens, MAX_ROWS, N_SEQ * (MAX_LEN / page_tokens + 1), kv_dtype};
+    rig_open(r, &c);
+}
+
+static void model_is_exact(const struct sl_make_model *m, enum sl_dtype kv_dtype)
+{
+    static struct result base, other, by_backend[SL_COUNTOF(backends)];
+    char *path = rig_model_file(m);
+    for (size_t i = 0; i < SL_COUNTOF(backends); i++) {
+        if (!rig_backend_available(backends[i]))
+            continue;
+        struct rig r;
+        open_as(&r, path, backends[i], 1, 16, kv_dtype);
+        run(&r, (struct schedule){.together = true, .dice = {1, 0}}, &base);
+        by_backend[i] = base;
+        for (uint32_t k = 1; k < lengths[0]; k++)
+            assert_true(base.digest[0][k] != base.digest[0][k - 1]);
+        for (uint32_t k = 0; k < sl_model_conf(r.model)->n_vocab; k++)
+            assert_true(isfinite(r.logits[k]));
+        rig_close(&r);
+
+        for (uint32_t threads = 1; threads <= 2; threads++) {
+            for (uint32_t page = 16; page <= 32; page *= 2) {
+                open_as(&r, path, backends[i], threads, page, kv_dtype);
+                static const uint32_t chunks[] = {1, 3, 16, 0};
+                for (size_t c = 0; c < SL_COUNTOF(chunks); c++) {
+                    struct schedule sc = {
+                        .chunk = chunks[c], .together = c % 2 == 0, .dice = {threads * 10 + page, 0}};
+                    run(&r, sc, &other);
+                    assert_int_equal(differences(&base, &other), 0);
+                }
+                for (uint32_t k = 0; k < N_RANDOM / 4; k++) {
+                    struct schedule sc = {
+                        .together = true, .random = true, .dice = {1000 * threads + 10 * page + k, 0}};
+                    run(&r, sc, &other);
+                    if (differences(&base, &other) != 0)
+                        fail_msg("%s %s: %u positions differ, threads %u page %u seed %u", m->name,
+                                 backends[i], differences(&base, &other), threads, page,
+                                 1000 * threads + 10 * page + k);
+                }
+                rig_close(&r);
+            }
+        }
+    }
+    /* The portable C is the definition of avx512's arithmetic. */
+    if (rig_backend_available("portable") && rig_backend_available("avx512"))
+        assert_int_equal(differences(&by_backend[1], &by_backend[2]), 0);
+    unlink(path);
+    sl_free(path);
+}
+
+static struct sl_make_model tiny(const char *name, enum sl_dtype type, enum sl_dtype embed_type)
+{
+    struct sl_make_model m;
+    assert_true(sl_make_model_preset("tiny", &m));
+    m.name = name;
+    m.type = type;
+    m.embed_type = embed_type;
+    return m;
+}
+
+static void logits_of_q4_1_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("q4_1", SL_Q4_1, SL_Q8_0);
+    model_is_exact(&m, SL_F16);
+}
+
+static void logits_of_q4_0_untied_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("q4_0", SL_Q4_0, SL_Q4_0);
+    m.tied = false;
+    model_is_exact(&m, SL_F16);
+}
+
+static void logits_of_q8_0_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("q8_0", SL_Q8_0, SL_F16);
+    model_is_exact(&m, SL_BF16);
+}
+
+static void logits_of_bf16_qwen2_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("qwen2", SL_BF16, SL_BF16);
+    m.arch = "qwen2";
+    m.head_dim = 32; /* heads wider than the model */
+    model_is_exact(&m, SL_F16);
+}
+
+static void logits_of_f32_with_odd_sizes_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("f32", SL_F32, SL_F32);
+    m.rope_factors = true;
+    m.n_heads = 6;
+    m.n_kv_heads = 2;
+    m.d_model = 96;
+    m.d_ff = 160;
+    m.n_vocab = 431;
+    model_is_exact(&m, SL_F32);
+}
+
+static void logits_of_mixed_types_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("mixed", SL_F16, SL_Q4_1);
+    m.overrides[0] = (struct sl_make_override){"attn_v.weight", SL_Q8_0};
+    m.overrides[1] = (struct sl_make_override){"1.ffn_up.weight", SL_BF16};
+    m.n_overrides = 2;
+    model_is_exact(&m, SL_F16);
+}
+
+static void logits_with_other_tokens_before_differ(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("context", SL_Q4_1, SL_Q8_0);
+    char *path = rig_model_file(&m);
+    struct rig r;
+    open_as(&r, path, "auto", 1, 16, SL_F16);
+    uint32_t n_vocab = sl_model_conf(r.model)->n_vocab, pages[4] = {3, 0, 2, 1}, out = 39;
+    uint64_t seen[2];
+    for (int32_t first = 0; first < 2; first++) {
+        int32_t tokens[40];
+        for (uint32_t i = 0; i < 40; i++)
+            tokens[i] = token_at(0, i, n_vocab);
+        tokens[0] = 100 + first;
+        struct sl_batch_run one = {0, 40, 0, pages, 4};
+        struct sl_batch b = {40, 1, 1, tokens, &one, &out};
+        sl_model_forward(r.model, r.kv, &b, r.logits, &r.progress);
+        seen[first] = sl_digest64(r.logits, n_vocab * sizeof(float), 0);
+    }
+    assert_true(seen[0] != seen[1]);
+    rig_close(&r);
+    unlink(path);
+    sl_free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_of_q4_1_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_q4_0_untied_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_q8_0_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_bf16_qwen2_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_f32_with_odd_sizes_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_mixed_types_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_with_other_tokens_before_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
