@@ -79,8 +79,8 @@ enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols)
 {
     if (n_cols <= d->widest)
         return SL_OK;
-    /* float32 is the largest form; the others need less than 4 bytes a column and some padding a row */
-    size_t bytes = (size_t)d->max_rows * ((size_t)n_cols * 4 + 256) + 4096;
+    /* float32 is the largest form: quantised rows need 40 bytes a block of 32, the last group may be short */
+    size_t bytes = ((size_t)d->max_rows + SL_GROUP) * sl_cpu_row_floats(n_cols) * sizeof(float) + 4096;
     size_t rows_bytes = sl_cpu_row_floats(n_cols) * d->n_threads * sizeof(float);
     uint8_t *p = sl_huge_alloc(bytes, true);
     float *rows = sl_huge_alloc(rows_bytes, true);

@@ -45,13 +45,20 @@ struct sl_acts {
     /* bfloat16 pairs, an odd tail padded with zero: BF16 weights */
     uint16_t *bf;
     size_t bf_stride;
-    /* int8 blocks: x = scale * q */
+    /* int8 blocks, x = scale * q, in groups of SL_GROUP rows so that a tile of rows is contiguous: block b of
+     * row r lies at sl_acts_block(x, r, b), of SL_QBLOCK bytes in q and one element in the others */
     int8_t *q;
-    size_t q_stride;
-    float *scale;      /* [n_rows, n_blocks] */
-    int32_t *start;    /* [n_rows, n_blocks] Q8_0, Q4_0: -zero_point * sum(q), where the integer sum starts */
-    float *scaled_sum; /* [n_rows, n_blocks] Q4_1: scale * sum(q), what m is multiplied with */
+    float *scale;
+    int32_t *start;    /* Q8_0, Q4_0: -zero_point * sum(q), where the integer sum starts */
+    float *scaled_sum; /* Q4_1: scale * sum(q), what m is multiplied with */
 };
+
+#define SL_GROUP 8u
+
+static inline size_t sl_acts_block(const struct sl_acts *x, uint32_t r, uint32_t b)
+{
+    return ((size_t)(r / SL_GROUP) * (x->n_cols / SL_QBLOCK) + b) * SL_GROUP + r % SL_GROUP;
+}
 
 /* Where the results of a panel go. */
 struct sl_store {
@@ -95,7 +102,8 @@ struct sl_cpu_isa {
     /* y = silu(x[0..n)) * x[n..2n) */
     void (*swiglu_row)(const float *x, uint32_t n, float *y);
     /* Per block: scale = max|x| / 127, q = round to even(x * (127 / max|x|)); a block below 2^-100 is zero.
-     * zero_point fills start, or scaled_sum when start is NULL. */
+     * zero_point fills start, or scaled_sum when start is NULL. Block b goes to index b * SL_GROUP of every
+     * array. */
     void (*quant_row)(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
                       int32_t *start, float *scaled_sum);
     void (*bf16_row)(const float *x, uint32_t n, uint16_t *y);

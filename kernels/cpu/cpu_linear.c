@@ -55,11 +55,11 @@ static void lay_out(struct linear_job *j)
         x->bf_stride = round_up(w->n_cols, 32) + 32;
         return;
     default:
+        n = round_up(n, SL_GROUP) * n_blocks;
         x->q = (int8_t *)at;
-        x->q_stride = round_up(w->n_cols, 64) + 64;
-        at += round_up(n * x->q_stride, 64);
+        at += round_up(n * SL_QBLOCK, 64);
         x->scale = (float *)at;
-        at += round_up(n * n_blocks * sizeof(float), 64);
+        at += round_up(n * sizeof(float), 64);
         if (w->type == SL_Q4_1)
             x->scaled_sum = (float *)at;
         else
@@ -72,7 +72,7 @@ static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
     const struct sl_linear *a = j->a;
     const struct sl_cpu_isa *isa = j->d->isa;
     const struct sl_acts *x = &j->acts;
-    uint32_t k = a->w->n_cols, n_blocks = k / SL_QBLOCK;
+    uint32_t k = a->w->n_cols;
     size_t row = a->x_rows ? a->x_rows[j->first_row + r] : j->first_row + r;
     const float *in = a->x + row * (a->prologue == SL_PRO_SWIGLU ? 2 * (size_t)k : k);
     float *f32 = x->f ? j->f32 + r * x->f_stride : tmp;
@@ -86,9 +86,9 @@ static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
         memcpy(f32, in, k * sizeof *f32);
     }
     if (x->q) {
-        isa->quant_row(in, k, a->w->type == SL_Q8_0 ? 128 : 8, x->q + r * x->q_stride,
-                       x->scale + (size_t)r * n_blocks, x->start ? x->start + (size_t)r * n_blocks : NULL,
-                       x->scaled_sum ? x->scaled_sum + (size_t)r * n_blocks : NULL);
+        size_t at = sl_acts_block(x, r, 0);
+        isa->quant_row(in, k, a->w->type == SL_Q8_0 ? 128 : 8, x->q + at * SL_QBLOCK, x->scale + at,
+                       x->start ? x->start + at : NULL, x->scaled_sum ? x->scaled_sum + at : NULL);
     } else if (x->bf) {
         uint16_t *to = x->bf + r * x->bf_stride;
         isa->bf16_row(in, k, to);

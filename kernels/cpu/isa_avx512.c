@@ -1,4 +1,5 @@
 /* kernels/cpu/isa_avx512.c - the table of inner loops with AVX-512 (F, BW, VL, DQ, VNNI, BF16). */
+#include "kernels/cpu/isa_avx512.h"
 #include "kernels/cpu/isa_portable.h"
 
 const struct sl_cpu_isa sl_cpu_isa_avx512 = {
@@ -6,7 +7,7 @@ const struct sl_cpu_isa sl_cpu_isa_avx512 = {
     .swiglu_row = sl_portable_swiglu_row,
     .quant_row = sl_portable_quant_row,
     .bf16_row = sl_portable_bf16_row,
-    .panel = sl_portable_panel,
+    .panel = sl_avx512_panel,
     .angles = sl_portable_angles,
     .rotate = sl_portable_rotate,
     .kv_store = sl_portable_kv_store,

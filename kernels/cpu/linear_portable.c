@@ -53,8 +53,8 @@ static void panel_quantised(const struct sl_weight *w, uint32_t p, const struct 
                 m[i] = sl_f16_load(block + code_bytes + 64 + 2 * i);
         }
         for (uint32_t r = 0; r < n; r++) {
-            const int8_t *q = x->q + (r0 + r) * x->q_stride + (size_t)b * SL_QBLOCK;
-            size_t at = (size_t)(r0 + r) * n_blocks + b;
+            size_t at = sl_acts_block(x, r0 + r, b);
+            const int8_t *q = x->q + at * SL_QBLOCK;
             int32_t t[SL_PANEL];
             for (uint32_t i = 0; i < SL_PANEL; i++)
                 t[i] = w->type == SL_Q4_1 ? 0 : x->start[at];

@@ -39,7 +39,7 @@ void sl_portable_swiglu_row(const float *x, uint32_t n, float *y)
 void sl_portable_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
                            int32_t *start, float *scaled_sum)
 {
-    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, q += SL_QBLOCK) {
+    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, q += SL_QBLOCK * SL_GROUP) {
         float most = 0.0f;
         for (uint32_t i = 0; i < SL_QBLOCK; i++) {
             float a = fabsf(x[i]);
@@ -54,11 +54,12 @@ void sl_portable_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8
             q[i] = (int8_t)v;
             sum += q[i];
         }
-        scale[b] = most < 0x1p-100f ? 0.0f : most * (1.0f / 127.0f);
+        size_t at = (size_t)b * SL_GROUP;
+        scale[at] = most < 0x1p-100f ? 0.0f : most * (1.0f / 127.0f);
         if (start)
-            start[b] = -(int32_t)zero_point * sum;
+            start[at] = -(int32_t)zero_point * sum;
         else
-            scaled_sum[b] = scale[b] * (float)sum;
+            scaled_sum[at] = scale[at] * (float)sum;
     }
 }
 
