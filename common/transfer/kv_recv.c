@@ -1,0 +1,400 @@
+/* common/transfer/kv_recv.c - D's half of a transfer (steps 7 and 8 of the request path): grant, place what
+ * arrives, check, answer.
+ *
+ *   WAIT --ANNOUNCE (before or after): GRANT--> GRANTED --last page checked-->+
+ *     |                                            |                         |
+ *     | no announce in wait_ms, ABORT, peer gone, deadline, cancel            |
+ *     +--------------------------------------------+-----> CLOSING <---------+
+ *                                       no receive into its pages pending: RECV_DONE
+ *
+ * A page: ABSENT -> PENDING (its bytes are landing) -> ARRIVED -> COMMITTED (digest compared; engine may read
+ * it). A reject sends the pages from the first bad one back to ABSENT. Nothing is written into a page that is
+ * COMMITTED, or PENDING already, or of a session that is CLOSING: what cannot be placed is dropped and
+ * counted. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/transfer/xfer.h"
+
+static struct sl_recv *find(struct sl_xfer *x, const struct sl_xfer_key *k)
+{
+    return sl_hashmap_get(x->recv_by_key, k, sizeof *k);
+}
+
+static void destroy(struct sl_xfer *x, struct sl_recv *r)
+{
+    sl_hashmap_del(x->recv_by_key, &r->key, sizeof r->key);
+    sl_hashmap_del_u64(x->recv_by_id, r->id);
+    sl_list_remove(&r->node);
+    x->n_recvs--;
+    atomic_fetch_sub(&x->n_sessions, 1);
+    sl_free(r->pages);
+    sl_free(r->page_state);
+    sl_free(r->digest);
+    sl_free(r);
+}
+
+static uint32_t tokens_of(const struct sl_xfer *x, const struct sl_recv *r, uint32_t pages)
+{
+    uint32_t n = pages * x->conf.self.geometry.page_tokens;
+    return n < r->n_tokens ? n : r->n_tokens;
+}
+
+/* The one end of a session. */
+static void settle(struct sl_xfer *x, struct sl_recv *r)
+{
+    if (r->state != SL_RECV_CLOSING || r->n_pending > 0)
+        return;
+    struct sl_xfer_event ev = {.kind = SL_XFER_RECV_DONE,
+                               .key = r->key,
+                               .err = r->err,
+                               .n_tokens = tokens_of(x, r, r->committed),
+                               .has_first = r->err == SL_OK && r->has_first,
+                               .first = r->first,
+                               .pages_moved = r->moved,
+                               .resends = r->rejects};
+    snprintf(ev.why, sizeof ev.why, "%s", r->why);
+    sl_xfer_emit(x, &ev);
+    destroy(x, r);
+}
+
+static void close_session(struct sl_xfer *x, struct sl_recv *r, enum sl_err e, const char *why)
+{
+    if (r->state == SL_RECV_CLOSING)
+        return;
+    r->state = SL_RECV_CLOSING;
+    r->closing_since_ms = sl_now_ms();
+    r->err = e;
+    snprintf(r->why, sizeof r->why, "%s", why);
+    settle(x, r);
+}
+
+static void grant(struct sl_recv *r)
+{
+    unsigned char bitmap[SL_KV_MAX_PAGES / 8] = {0};
+    struct sl_kv_header h = {.type = SL_KV_GRANT, .key = r->key, .index = r->have_pages, .count = r->n_pages};
+    for (uint32_t i = 0; i < r->n_pages; i++)
+        if (i == 0 || r->pages[i] != r->pages[i - 1] + 1)
+            bitmap[i / 8] = (unsigned char)(bitmap[i / 8] | 1u << (i % 8));
+    if (sl_peer_send(r->peer, &h, bitmap, (r->n_pages + 7) / 8) == SL_OK)
+        r->state = SL_RECV_GRANTED;
+}
+
+/* ---- announces that came before the engine opened the session ---- */
+
+static struct sl_early *find_early(struct sl_xfer *x, const struct sl_xfer_key *k)
+{
+    SL_LIST_FOREACH(n, &x->earlies)
+    {
+        struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
+        if (memcmp(&e->key, k, sizeof *k) == 0)
+            return e;
+    }
+    return NULL;
+}
+
+static void drop_early(struct sl_xfer *x, struct sl_early *e)
+{
+    sl_list_remove(&e->node);
+    x->n_earlies--;
+    sl_free(e);
+}
+
+static void keep_early(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, bool aborted,
+                       const char *why)
+{
+    struct sl_early *e = find_early(x, &h->key);
+    if (!e) {
+        if (x->n_earlies >= x->conf.max_sessions)
+            drop_early(x, SL_CONTAINER_OF(x->earlies.next, struct sl_early, node));
+        e = sl_xcalloc(1, sizeof *e);
+        e->key = h->key;
+        sl_list_add_tail(&x->earlies, &e->node);
+        x->n_earlies++;
+    }
+    e->peer = p;
+    e->aborted = e->aborted || aborted;
+    if (!aborted)
+        e->n_tokens = h->n_tokens;
+    /* An abort has no deadline of its own: it is kept as long as a submit may still be on its way. */
+    e->until_ms = sl_now_ms() + (aborted || h->deadline_ms == 0 ? 2 * x->conf.wait_ms : h->deadline_ms);
+    snprintf(e->why, sizeof e->why, "%s", why);
+}
+
+void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *from,
+                  const uint32_t *pages, uint32_t n_tokens, uint32_t have_pages, uint32_t deadline_ms)
+{
+    if (find(x, k)) {
+        SL_WARN("a transfer was opened twice req=%s epoch=%u", k->request, k->epoch);
+        atomic_fetch_sub(&x->n_sessions, 1);
+        return;
+    }
+    struct sl_recv *r = sl_xcalloc(1, sizeof *r);
+    uint64_t now = sl_now_ms();
+    r->key = *k;
+    r->id = x->next_id++;
+    r->from = *from;
+    r->n_tokens = n_tokens;
+    r->n_pages = sl_xfer_pages_of(x, n_tokens);
+    r->have_pages = r->committed = r->answered = r->commit_to = have_pages;
+    r->pages = sl_xmemdup(pages, r->n_pages * sizeof *pages);
+    r->page_state = sl_xcalloc(r->n_pages, 1);
+    memset(r->page_state, SL_PAGE_COMMITTED, have_pages);
+    r->digest = sl_xcalloc(r->n_pages, sizeof *r->digest);
+    r->deadline_ms = now + deadline_ms;
+    r->announce_by_ms = now + x->conf.wait_ms;
+    sl_list_add_tail(&x->recvs, &r->node);
+    sl_hashmap_put(x->recv_by_key, &r->key, sizeof r->key, r);
+    sl_hashmap_put_u64(x->recv_by_id, r->id, r);
+    x->n_recvs++;
+
+    struct sl_early *e = find_early(x, k);
+    if (!e)
+        return;
+    if (e->aborted) {
+        close_session(x, r, SL_EPEER, e->why);
+    } else if (!e->peer) {
+        close_session(x, r, SL_EPEER, "the prefill node is gone");
+    } else if (e->n_tokens != n_tokens || strcmp(e->peer->ref.name, from->name) != 0 ||
+               e->peer->ref.boot_id != from->boot_id) {
+        close_session(x, r, SL_EPROTO,
+                      "the prefill node announced another transfer than the router asked for");
+    } else {
+        r->peer = e->peer;
+        grant(r);
+    }
+    drop_early(x, e);
+}
+
+void sl_recv_cancel(struct sl_xfer *x, const struct sl_xfer_key *k)
+{
+    static const char why[] = "the decode node gave it up";
+    struct sl_recv *r = find(x, k);
+    if (!r)
+        return; /* it ended meanwhile; RECV_DONE is on its way */
+    if (r->peer && r->state == SL_RECV_GRANTED) {
+        struct sl_kv_header h = {.type = SL_KV_ABORT, .key = r->key};
+        (void)sl_peer_send(r->peer, &h, why, sizeof why - 1); /* else P finds out by its deadline */
+    }
+    close_session(x, r, SL_ECANCELED, why);
+}
+
+static void reject(struct sl_xfer *x, struct sl_recv *r, uint32_t bad)
+{
+    struct sl_kv_header h = {.type = SL_KV_ANSWER, .key = r->key, .index = bad};
+    SL_WARN("page arrived damaged req=%s peer=%s page=%u", r->key.request, r->peer->ref.name, bad);
+    r->rejects++;
+    r->peer->rejects++;
+    r->commit_to = bad;
+    r->last = false;
+    for (uint32_t i = bad; i < r->n_pages; i++)
+        if (r->page_state[i] == SL_PAGE_ARRIVED)
+            r->page_state[i] = SL_PAGE_ABSENT;
+    if (r->rejects >= SL_XFER_MAX_REJECTS) {
+        r->peer->degraded = true;
+        (void)sl_peer_send(r->peer, &h, NULL, 0);
+        close_session(x, r, SL_EDIGEST, "pages arrived damaged twice");
+        return;
+    }
+    (void)sl_peer_send(r->peer, &h, NULL, 0);
+}
+
+/* Checks pages in order as far as commits and arrivals go, tells engine and P. */
+static void advance(struct sl_xfer *x, struct sl_recv *r)
+{
+    uint32_t before = r->committed;
+    if (r->state != SL_RECV_GRANTED)
+        return;
+    while (r->committed < r->commit_to) {
+        uint32_t i = r->committed;
+        if (r->page_state[i] == SL_PAGE_PENDING)
+            break;
+        bool good = r->page_state[i] == SL_PAGE_ARRIVED;
+        if (good && x->conf.digests)
+            good = sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, r->pages[i]),
+                                     sl_xfer_page_valid(x, i, r->n_tokens)) == r->digest[i];
+        if (!good)
+            break;
+        r->page_state[i] = SL_PAGE_COMMITTED;
+        r->committed++;
+    }
+    if (r->committed > before) {
+        struct sl_xfer_event ev = {
+            .kind = SL_XFER_RECV_READY, .key = r->key, .n_tokens = tokens_of(x, r, r->committed)};
+        sl_xfer_emit(x, &ev);
+    }
+    if (r->committed < r->commit_to && r->page_state[r->committed] != SL_PAGE_PENDING) {
+        reject(x, r, r->committed);
+        return;
+    }
+    bool complete = r->last && r->committed == r->n_pages;
+    if (r->committed > r->answered || complete) {
+        struct sl_kv_header h = {
+            .type = SL_KV_ANSWER, .flags = SL_KV_FLAG_OK, .key = r->key, .index = r->committed};
+        (void)sl_peer_send(r->peer, &h, NULL, 0); /* on failure on_closed follows */
+        r->answered = r->committed;
+    }
+    if (complete)
+        close_session(x, r, SL_OK, "");
+}
+
+static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, const struct sl_kv_header *h,
+                       size_t len, struct sl_link_rx *rx)
+{
+    bool good = r->state == SL_RECV_GRANTED && h->count > 0 && h->index + h->count <= r->n_pages &&
+                len == (size_t)h->count * x->conf.page_bytes;
+    for (uint32_t i = h->index; good && i < h->index + h->count; i++)
+        good = (r->page_state[i] == SL_PAGE_ABSENT || r->page_state[i] == SL_PAGE_ARRIVED) &&
+               (i == h->index || r->pages[i] == r->pages[i - 1] + 1);
+    if (!good) {
+        p->dropped++;
+        return;
+    }
+    struct sl_flight *f = sl_flight_new(x, p, r->id);
+    f->index = h->index;
+    f->count = h->count;
+    memset(r->page_state + h->index, SL_PAGE_PENDING, h->count);
+    r->n_pending++;
+    (void)x->ops->recv(p->conn, rx, sl_xfer_page(x, r->pages[h->index]), len,
+                       (uintptr_t)f); /* on_received tells */
+}
+
+void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
+{
+    struct sl_recv *r = sl_hashmap_get_u64(x->recv_by_id, f->session);
+    SL_ASSERT(r); /* a session with a receive pending is never freed */
+    r->n_pending--;
+    memset(r->page_state + f->index, e == SL_OK ? SL_PAGE_ARRIVED : SL_PAGE_ABSENT, f->count);
+    if (e == SL_OK) {
+        r->moved += f->count;
+        if (f->peer)
+            f->peer->pages_received += f->count;
+    }
+    if (r->state == SL_RECV_CLOSING)
+        settle(x, r);
+    else
+        advance(x, r);
+}
+
+static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, const struct sl_kv_header *h,
+                        const void *data, size_t len)
+{
+    const unsigned char *d = data;
+    bool good = r->state == SL_RECV_GRANTED && h->index == r->commit_to &&
+                h->index + h->count <= r->n_pages && len == (size_t)h->count * 8 && (data || len == 0) &&
+                h->n_tokens == r->n_tokens &&
+                (!(h->flags & SL_KV_FLAG_LAST) || h->index + h->count == r->n_pages);
+    if (!good) {
+        p->dropped++; /* also commits sent before P saw a reject */
+        return;
+    }
+    for (uint32_t i = 0; i < h->count; i++) {
+        uint64_t v = 0;
+        for (int b = 0; b < 8; b++)
+            v |= (uint64_t)d[i * 8 + (uint32_t)b] << (8 * b);
+        r->digest[h->index + i] = v;
+    }
+    r->commit_to += h->count;
+    if (h->flags & SL_KV_FLAG_LAST) {
+        r->last = true;
+        r->has_first = h->flags & SL_KV_FLAG_FIRST;
+        r->first = (struct sl_xfer_first){h->token, h->flags & SL_KV_FLAG_ENDED, h->value};
+    }
+    advance(x, r);
+}
+
+static void take_announce(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
+                          const struct sl_kv_header *h)
+{
+    if (!r) {
+        keep_early(x, p, h, false, "");
+        return;
+    }
+    if (r->state != SL_RECV_WAIT || h->n_tokens != r->n_tokens || strcmp(p->ref.name, r->from.name) != 0 ||
+        p->ref.boot_id != r->from.boot_id) {
+        p->dropped++;
+        return;
+    }
+    r->peer = p;
+    grant(r);
+}
+
+void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
+                     size_t len, struct sl_link_rx *rx)
+{
+    struct sl_recv *r = find(x, &h->key);
+    if (h->type == SL_KV_ANNOUNCE) {
+        take_announce(x, p, r, h);
+        return;
+    }
+    if (h->type == SL_KV_ABORT) {
+        char why[SL_KV_MAX_WHY];
+        snprintf(why, sizeof why, "%.*s", data ? (int)(len < sizeof why ? len : sizeof why - 1) : 0,
+                 data ? (const char *)data : "");
+        if (!r)
+            keep_early(x, p, h, true, why);
+        else if (!r->peer || r->peer == p)
+            close_session(x, r, SL_EPEER, why);
+        return;
+    }
+    if (!r || r->peer != p) {
+        p->dropped++;
+        return;
+    }
+    if (h->type == SL_KV_PAGES)
+        take_pages(x, p, r, h, len, rx);
+    else
+        take_commit(x, p, r, h, data, len);
+}
+
+void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
+    {
+        struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
+        if (r->peer != p)
+            continue;
+        r->peer = NULL;
+        close_session(x, r, SL_EPEER, why);
+    }
+    SL_LIST_FOREACH(n, &x->earlies)
+    {
+        struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
+        if (e->peer == p)
+            e->peer = NULL;
+    }
+}
+
+void sl_recv_tick(struct sl_xfer *x, uint64_t now)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
+    {
+        struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
+        if (r->state == SL_RECV_CLOSING) {
+            /* A receive that does not end: force-closing the connection is the only cancel. */
+            if (r->peer && now - r->closing_since_ms > x->conf.peer_dead_ms)
+                sl_peer_disconnect(r->peer, "a cancelled transfer did not end");
+        } else if (now >= r->deadline_ms) {
+            close_session(x, r, SL_EDEADLINE, "the deadline passed");
+        } else if (r->state == SL_RECV_WAIT && now >= r->announce_by_ms) {
+            close_session(x, r, SL_EPEER, "the prefill node did not announce its pages in time");
+        }
+    }
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->earlies)
+    {
+        struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
+        if (now >= e->until_ms)
+            drop_early(x, e);
+    }
+}
+
+void sl_recv_free_all(struct sl_xfer *x)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
+    destroy(x, SL_CONTAINER_OF(n, struct sl_recv, node));
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->earlies)
+    drop_early(x, SL_CONTAINER_OF(n, struct sl_early, node));
+}

@@ -1,0 +1,400 @@
+/* common/transfer/kv_send.c - P's half of a transfer (step 7 of the request path): announce, wait for the
+ * grant, push finished pages, commit.
+ *
+ *   CONNECT --peer up: ANNOUNCE--> ANNOUNCED --GRANT--> GRANTED --all committed-->+
+ *      |                               |                   |  ^ ANSWER reject:    |
+ *      | peer refused, gone, deadline, abort, second reject|  | once, send again   |
+ *      +-------------------------------+-------------------+--+-----> CLOSING <----+
+ *                                                             no payload in flight: SEND_DONE
+ *
+ * A source page may be reused only after SEND_DONE: every payload left and D answered, or the connection is
+ * gone. A digest is of the page as it lies at P when it is sent; D compares it with what it received. Runs:
+ * D's grant says where its own page ids stop being neighbours, so that one message never needs two places. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/transfer/xfer.h"
+
+static struct sl_send *find(struct sl_xfer *x, const struct sl_xfer_key *k)
+{
+    return sl_hashmap_get(x->send_by_key, k, sizeof *k);
+}
+
+static void destroy(struct sl_xfer *x, struct sl_send *s)
+{
+    sl_hashmap_del(x->send_by_key, &s->key, sizeof s->key);
+    sl_hashmap_del_u64(x->send_by_id, s->id);
+    sl_list_remove(&s->node);
+    x->n_sends--;
+    if (!s->silent)
+        atomic_fetch_sub(&x->n_sessions, 1);
+    sl_free(s->run_starts);
+    sl_free(s->pages);
+    sl_free(s);
+}
+
+/* The one end of a session. */
+static void settle(struct sl_xfer *x, struct sl_send *s)
+{
+    if (s->state != SL_SEND_CLOSING || s->n_inflight > 0)
+        return;
+    if (!s->silent) {
+        struct sl_xfer_event ev = {.kind = SL_XFER_SEND_DONE,
+                                   .key = s->key,
+                                   .err = s->err,
+                                   .n_tokens = s->n_tokens,
+                                   .pages_moved = s->moved,
+                                   .resends = s->resends,
+                                   .bytes_after_ready = s->bytes_after_ready,
+                                   .transfer_ms =
+                                       s->ready_us ? (double)(sl_now_us() - s->ready_us) * 1e-3 : 0};
+        snprintf(ev.why, sizeof ev.why, "%s", s->why);
+        sl_xfer_emit(x, &ev);
+    }
+    destroy(x, s);
+}
+
+static void tell_abort(struct sl_peer *p, const struct sl_xfer_key *k, const char *why)
+{
+    struct sl_kv_header h = {.type = SL_KV_ABORT, .key = *k};
+    if (p && p->state == SL_PEER_UP)
+        (void)sl_peer_send(p, &h, why,
+                           strlen(why)); /* a peer that cannot be told finds out by its own deadline */
+}
+
+static void close_session(struct sl_xfer *x, struct sl_send *s, enum sl_err e, const char *why)
+{
+    if (s->state == SL_SEND_CLOSING)
+        return;
+    s->state = SL_SEND_CLOSING;
+    s->closing_since_ms = sl_now_ms();
+    s->err = e;
+    snprintf(s->why, sizeof s->why, "%s", why);
+    settle(x, s);
+}
+
+static struct sl_send *session_new(struct sl_xfer *x, const struct sl_xfer_key *k)
+{
+    struct sl_send *s = sl_xcalloc(1, sizeof *s);
+    s->key = *k;
+    s->id = x->next_id++;
+    sl_list_add_tail(&x->sends, &s->node);
+    sl_hashmap_put(x->send_by_key, &s->key, sizeof s->key, s);
+    sl_hashmap_put_u64(x->send_by_id, s->id, s);
+    x->n_sends++;
+    return s;
+}
+
+static void announce(struct sl_xfer *x, struct sl_send *s)
+{
+    uint64_t now = sl_now_ms();
+    if (s->silent) {
+        tell_abort(s->peer, &s->key, s->why);
+        close_session(x, s, SL_ECANCELED, s->why);
+        return;
+    }
+    struct sl_kv_header h = {.type = SL_KV_ANNOUNCE,
+                             .key = s->key,
+                             .n_tokens = s->n_tokens,
+                             .deadline_ms = s->deadline_ms > now ? (uint32_t)(s->deadline_ms - now) : 0};
+    if (sl_peer_send(s->peer, &h, NULL, 0) == SL_OK)
+        s->state = SL_SEND_ANNOUNCED;
+}
+
+static void connect_session(struct sl_xfer *x, struct sl_send *s, const struct sl_xfer_peer *to)
+{
+    struct sl_why why = {0};
+    s->connect_by_ms = sl_now_ms() + x->conf.wait_ms;
+    s->peer = sl_peer_dial(x, to, &why);
+    if (!s->peer)
+        close_session(x, s, SL_EPEER, why.text);
+    else if (s->peer->state == SL_PEER_UP)
+        announce(x, s);
+}
+
+void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,
+                  uint32_t n_tokens, uint32_t deadline_ms)
+{
+    if (find(x, k)) {
+        SL_WARN("a transfer was opened twice req=%s epoch=%u", k->request, k->epoch);
+        atomic_fetch_sub(&x->n_sessions, 1);
+        return;
+    }
+    struct sl_send *s = session_new(x, k);
+    s->n_tokens = n_tokens;
+    s->n_pages = sl_xfer_pages_of(x, n_tokens);
+    s->pages = sl_xalloc(s->n_pages * sizeof *s->pages);
+    s->deadline_ms = sl_now_ms() + deadline_ms;
+    connect_session(x, s, to);
+}
+
+/* Digests and sends commits for all pages sent and not yet in one; the last commit ends the pages and carries
+ * the first token. */
+static void send_commits(struct sl_xfer *x, struct sl_send *s)
+{
+    unsigned char bytes[SL_KV_MAX_COMMIT * 8];
+    while (!s->last_commit_sent && (s->commit_page < s->next_page || s->next_page == s->n_pages)) {
+        uint32_t n = s->next_page - s->commit_page;
+        if (s->next_page == s->n_pages && s->ready_pages < s->n_pages)
+            return; /* D has them all, but P has not computed them: the first token is still to come */
+        if (n > SL_KV_MAX_COMMIT)
+            n = SL_KV_MAX_COMMIT;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t index = s->commit_page + i;
+            uint64_t d = sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, s->pages[index]),
+                                           sl_xfer_page_valid(x, index, s->n_tokens));
+            for (int b = 0; b < 8; b++)
+                bytes[i * 8 + (uint32_t)b] = (unsigned char)(d >> (8 * b));
+        }
+        bool last = s->commit_page + n == s->n_pages;
+        struct sl_kv_header h = {.type = SL_KV_COMMIT,
+                                 .key = s->key,
+                                 .index = s->commit_page,
+                                 .count = n,
+                                 .n_tokens = s->n_tokens};
+        if (last) {
+            h.flags = SL_KV_FLAG_LAST | (s->has_first ? SL_KV_FLAG_FIRST : 0) |
+                      (s->first.ended ? SL_KV_FLAG_ENDED : 0);
+            h.token = s->first.token;
+            h.value = s->first.logits_digest;
+        }
+        if (sl_peer_send(s->peer, &h, bytes, (size_t)n * 8) != SL_OK)
+            return;
+        s->commit_page += n;
+        s->last_commit_sent = last;
+    }
+}
+
+static bool d_run_starts(const struct sl_send *s, uint32_t index)
+{
+    return s->run_starts[index / 8] >> (index % 8) & 1;
+}
+
+static bool send_run(struct sl_xfer *x, struct sl_send *s)
+{
+    struct sl_peer *p = s->peer;
+    size_t page_bytes = x->conf.page_bytes;
+    uint32_t first = s->next_page, n = 1;
+    unsigned char header[SL_KV_HEADER_BYTES];
+    while (first + n < s->ready_pages && (n + 1) * page_bytes <= SL_XFER_MAX_MESSAGE &&
+           s->pages[first + n] == s->pages[first + n - 1] + 1 && !d_run_starts(s, first + n))
+        n++;
+    struct sl_kv_header h = {.type = SL_KV_PAGES, .key = s->key, .index = first, .count = n};
+    struct sl_flight *f = sl_flight_new(x, p, s->id);
+    const void *payload = sl_xfer_page(x, s->pages[first]);
+    f->bytes = n * page_bytes;
+    x->n_pages_sent += n;
+    if (x->flip_bit_page && x->n_pages_sent >= x->flip_bit_page) {
+        /* The fault shown in docs/benchmarks.md: a wire that flips one bit. */
+        x->flip_bit_page = 0;
+        f->copy = sl_xmemdup(payload, f->bytes);
+        ((unsigned char *)f->copy)[page_bytes / 3] ^= 0x40;
+        payload = f->copy;
+        SL_WARN("one bit of a page is flipped on purpose req=%s page=%u", s->key.request, first);
+    }
+    sl_kv_header_pack(&h, header);
+    /* Counted before: the link may complete at once. */
+    s->n_inflight++;
+    s->inflight_bytes += f->bytes;
+    p->inflight_bytes += f->bytes;
+    p->pages_sent += n;
+    p->bytes_sent += f->bytes;
+    s->moved += n;
+    s->next_page += n;
+    if (x->ops->send(p->conn, header, sizeof header, payload, f->bytes, false, (uintptr_t)f) != SL_OK) {
+        s->n_inflight--;
+        s->inflight_bytes -= f->bytes;
+        p->inflight_bytes -= f->bytes;
+        sl_flight_free(f);
+        return false; /* on_closed follows and ends the session */
+    }
+    return true;
+}
+
+static void pump(struct sl_xfer *x, struct sl_send *s)
+{
+    if (s->state != SL_SEND_GRANTED || !s->peer || !s->peer->conn)
+        return;
+    while (s->next_page < s->ready_pages && s->peer->inflight_bytes < SL_XFER_MAX_INFLIGHT)
+        if (!send_run(x, s))
+            return;
+    send_commits(x, s);
+}
+
+void sl_send_pump(struct sl_xfer *x)
+{
+    /* Oldest first: the request that waits longest gets the wire. */
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
+    pump(x, SL_CONTAINER_OF(n, struct sl_send, node));
+}
+
+void sl_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_t *pages, uint32_t n_tokens)
+{
+    struct sl_send *s = find(x, k);
+    if (!s || s->state == SL_SEND_CLOSING)
+        return; /* it ended meanwhile; SEND_DONE is on its way */
+    SL_ASSERT(n_tokens <= s->n_tokens);
+    uint32_t known = sl_xfer_pages_of(x, n_tokens);
+    uint32_t ready = n_tokens == s->n_tokens ? s->n_pages : n_tokens / x->conf.self.geometry.page_tokens;
+    if (known > s->n_known) {
+        memcpy(s->pages + s->n_known, pages + s->n_known, (known - s->n_known) * sizeof *pages);
+        s->n_known = known;
+    }
+    if (ready > s->ready_pages)
+        s->ready_pages = ready;
+    if (n_tokens == s->n_tokens && s->ready_us == 0) {
+        uint32_t unsent = s->n_pages - (s->next_page > s->have_pages ? s->next_page : s->have_pages);
+        s->ready_us = sl_now_us();
+        s->bytes_after_ready = (uint64_t)unsent * x->conf.page_bytes + s->inflight_bytes;
+    }
+    pump(x, s);
+}
+
+void sl_send_first(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_first *t)
+{
+    struct sl_send *s = find(x, k);
+    if (!s)
+        return;
+    s->has_first = true;
+    s->first = *t;
+}
+
+void sl_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,
+                   const char *why)
+{
+    struct sl_send *s = find(x, k);
+    if (s) {
+        tell_abort(s->peer, k, why);
+        close_session(x, s, SL_ECANCELED, why);
+        return;
+    }
+    s = session_new(x, k);
+    s->silent = true;
+    s->deadline_ms = sl_now_ms() + x->conf.wait_ms;
+    snprintf(s->why, sizeof s->why, "%s", why);
+    connect_session(x, s, to);
+}
+
+static void take_grant(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_header *h, const void *data,
+                       size_t len)
+{
+    size_t bitmap = (s->n_pages + 7) / 8;
+    if (s->state != SL_SEND_ANNOUNCED || h->count != s->n_pages || h->index > s->n_pages || len != bitmap ||
+        !data) {
+        s->peer->dropped++;
+        return;
+    }
+    s->run_starts = sl_xmemdup(data, bitmap);
+    s->have_pages = s->next_page = s->commit_page = s->committed = h->index;
+    s->state = SL_SEND_GRANTED;
+    struct sl_xfer_event ev = {.kind = SL_XFER_GRANTED, .key = s->key, .have_pages = h->index};
+    sl_xfer_emit(x, &ev);
+    pump(x, s);
+}
+
+static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_header *h)
+{
+    if (s->state != SL_SEND_GRANTED || h->index > s->commit_page || h->index < s->committed) {
+        s->peer->dropped++;
+        return;
+    }
+    if (h->flags & SL_KV_FLAG_OK) {
+        s->committed = h->index;
+        if (s->last_commit_sent && s->committed == s->n_pages)
+            close_session(x, s, SL_OK, "");
+        return;
+    }
+    s->peer->rejects++;
+    SL_WARN("page rejected by the receiver req=%s peer=%s page=%u", s->key.request, s->peer->ref.name,
+            h->index);
+    if (++s->n_rejects >= SL_XFER_MAX_REJECTS) {
+        s->peer->degraded = true;
+        tell_abort(s->peer, &s->key, "pages arrived damaged twice");
+        close_session(x, s, SL_EDIGEST, "pages arrived damaged twice");
+        return;
+    }
+    s->resends += s->next_page - h->index;
+    s->next_page = s->commit_page = h->index;
+    s->last_commit_sent = false;
+    pump(x, s);
+}
+
+void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
+                     size_t len)
+{
+    struct sl_send *s = find(x, &h->key);
+    if (!s || s->peer != p) {
+        p->dropped++;
+        return;
+    }
+    if (h->type == SL_KV_GRANT)
+        take_grant(x, s, h, data, len);
+    else if (h->type == SL_KV_ANSWER)
+        take_answer(x, s, h);
+    else {
+        char why[SL_KV_MAX_WHY];
+        snprintf(why, sizeof why, "%.*s", data ? (int)(len < sizeof why ? len : sizeof why - 1) : 0,
+                 data ? (const char *)data : "");
+        close_session(x, s, SL_ECANCELED, why[0] ? why : "the decode node gave it up");
+    }
+}
+
+void sl_send_departed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
+{
+    struct sl_send *s = f->session ? sl_hashmap_get_u64(x->send_by_id, f->session) : NULL;
+    (void)e; /* an error means that the connection is gone: on_closed ends the session */
+    if (!s)
+        return;
+    s->n_inflight--;
+    s->inflight_bytes -= f->bytes;
+    settle(x, s);
+}
+
+void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
+    {
+        struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
+        if (s->peer == p && s->state == SL_SEND_CONNECT)
+            announce(x, s);
+    }
+}
+
+void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, const char *why)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
+    {
+        struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
+        if (s->peer != p)
+            continue;
+        s->peer = NULL;
+        close_session(x, s, e, why);
+    }
+}
+
+void sl_send_tick(struct sl_xfer *x, uint64_t now)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
+    {
+        struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
+        if (s->state == SL_SEND_CLOSING) {
+            /* Payloads that do not leave: force-closing the connection is the only cancel. */
+            if (s->peer && now - s->closing_since_ms > x->conf.peer_dead_ms)
+                sl_peer_disconnect(s->peer, "a cancelled transfer did not end");
+        } else if (now >= s->deadline_ms) {
+            tell_abort(s->peer, &s->key, "deadline");
+            close_session(x, s, SL_EDEADLINE, "the deadline passed");
+        } else if (s->state == SL_SEND_CONNECT && now >= s->connect_by_ms) {
+            close_session(x, s, SL_EPEER, "the decode node cannot be reached");
+        }
+    }
+}
+
+void sl_send_free_all(struct sl_xfer *x)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
+    destroy(x, SL_CONTAINER_OF(n, struct sl_send, node));
+}

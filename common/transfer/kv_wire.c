@@ -1,0 +1,165 @@
+/* common/transfer/kv_wire.c - see kv_wire.h. Integers are copied byte by byte, so that layout and alignment
+ * of the host do not matter. */
+#include "common/transfer/kv_wire.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static unsigned char *put_u32(unsigned char *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        *p++ = (unsigned char)(v >> (8 * i));
+    return p;
+}
+
+static unsigned char *put_u64(unsigned char *p, uint64_t v)
+{
+    return put_u32(put_u32(p, (uint32_t)v), (uint32_t)(v >> 32));
+}
+
+static uint32_t get_u32(const unsigned char **p)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++)
+        v |= (uint32_t)(*p)[i] << (8 * i);
+    *p += 4;
+    return v;
+}
+
+static uint64_t get_u64(const unsigned char **p)
+{
+    uint64_t lo = get_u32(p);
+    return lo | (uint64_t)get_u32(p) << 32;
+}
+
+void sl_kv_header_pack(const struct sl_kv_header *h, unsigned char out[SL_KV_HEADER_BYTES])
+{
+    unsigned char *p = out;
+    memset(out, 0, SL_KV_HEADER_BYTES);
+    *p++ = h->type;
+    *p++ = h->flags;
+    p += 2;
+    p = put_u32(p, h->key.epoch);
+    memcpy(p, h->key.request, SL_XFER_MAX_ID);
+    p += SL_XFER_MAX_ID;
+    p = put_u32(p, h->index);
+    p = put_u32(p, h->count);
+    p = put_u32(p, h->n_tokens);
+    p = put_u32(p, h->deadline_ms);
+    p = put_u32(p, (uint32_t)h->token);
+    put_u64(p, h->value);
+}
+
+static bool has_key(uint8_t type)
+{
+    return type >= SL_KV_ANNOUNCE && type <= SL_KV_ABORT;
+}
+
+enum sl_err sl_kv_header_unpack(const void *bytes, size_t n, struct sl_kv_header *out)
+{
+    const unsigned char *p = bytes;
+    if (n != SL_KV_HEADER_BYTES || p[0] < SL_KV_HELLO || p[0] > SL_KV_PROBE_ACK)
+        return SL_EPROTO;
+    memset(out, 0, sizeof *out);
+    out->type = *p++;
+    out->flags = *p++;
+    p += 2;
+    out->key.epoch = get_u32(&p);
+    memcpy(out->key.request, p, SL_XFER_MAX_ID);
+    p += SL_XFER_MAX_ID;
+    out->index = get_u32(&p);
+    out->count = get_u32(&p);
+    out->n_tokens = get_u32(&p);
+    out->deadline_ms = get_u32(&p);
+    out->token = (int32_t)get_u32(&p);
+    out->value = get_u64(&p);
+    size_t id_len = strnlen(out->key.request, SL_XFER_MAX_ID);
+    if (id_len == SL_XFER_MAX_ID || (has_key(out->type) && id_len == 0))
+        return SL_EPROTO;
+    /* One key has one spelling: what lies behind the terminator takes no part. */
+    memset(out->key.request + id_len, 0, SL_XFER_MAX_ID - id_len);
+    if (out->index > SL_KV_MAX_PAGES || out->count > SL_KV_MAX_PAGES ||
+        out->index + out->count > SL_KV_MAX_PAGES)
+        return SL_EPROTO;
+    if (out->type == SL_KV_COMMIT && out->count > SL_KV_MAX_COMMIT)
+        return SL_EPROTO;
+    return SL_OK;
+}
+
+void sl_kv_hello_pack(const struct sl_kv_hello *h, unsigned char out[SL_KV_IDENTITY_BYTES])
+{
+    const struct sl_xfer_identity *id = &h->id;
+    unsigned char *p = out;
+    memset(out, 0, SL_KV_IDENTITY_BYTES);
+    p = put_u32(p, h->protocol);
+    memcpy(p, id->name, sizeof id->name);
+    p += sizeof id->name;
+    p = put_u64(p, id->boot_id);
+    p = put_u64(p, id->model_digest.lo);
+    p = put_u64(p, id->model_digest.hi);
+    p = put_u32(p, id->geometry.n_layers);
+    p = put_u32(p, id->geometry.n_kv_heads);
+    p = put_u32(p, id->geometry.page_tokens);
+    p = put_u32(p, id->geometry.head_dim);
+    p = put_u32(p, (uint32_t)id->geometry.dtype);
+    p = put_u64(p, id->numerics_id);
+    p = put_u32(p, id->tensor_parallel);
+    put_u32(p, id->exact);
+}
+
+enum sl_err sl_kv_hello_unpack(const void *bytes, size_t n, struct sl_kv_hello *out)
+{
+    const unsigned char *p = bytes;
+    if (n < SL_KV_IDENTITY_BYTES)
+        return SL_EPROTO;
+    memset(out, 0, sizeof *out);
+    struct sl_xfer_identity *id = &out->id;
+    out->protocol = get_u32(&p);
+    memcpy(id->name, p, sizeof id->name);
+    p += sizeof id->name;
+    id->boot_id = get_u64(&p);
+    id->model_digest.lo = get_u64(&p);
+    id->model_digest.hi = get_u64(&p);
+    id->geometry.n_layers = get_u32(&p);
+    id->geometry.n_kv_heads = get_u32(&p);
+    id->geometry.page_tokens = get_u32(&p);
+    id->geometry.head_dim = get_u32(&p);
+    id->geometry.dtype = (enum sl_dtype)get_u32(&p);
+    id->numerics_id = get_u64(&p);
+    id->tensor_parallel = get_u32(&p);
+    id->exact = get_u32(&p) != 0;
+    return memchr(id->name, 0, sizeof id->name) ? SL_OK : SL_EPROTO;
+}
+
+enum sl_err sl_kv_identity_match(const struct sl_kv_hello *mine, const struct sl_kv_hello *theirs,
+                                 struct sl_why *why)
+{
+    const struct sl_xfer_identity *a = &mine->id, *b = &theirs->id;
+    const struct {
+        const char *what;
+        uint64_t a, b;
+        bool hex;
+    } fields[] = {
+        {"protocol version", mine->protocol, theirs->protocol, false},
+        {"model digest", a->model_digest.lo ^ a->model_digest.hi, b->model_digest.lo ^ b->model_digest.hi,
+         true},
+        {"KV data type", a->geometry.dtype, b->geometry.dtype, false},
+        {"page_tokens", a->geometry.page_tokens, b->geometry.page_tokens, false},
+        {"number of layers", a->geometry.n_layers, b->geometry.n_layers, false},
+        {"number of KV heads", a->geometry.n_kv_heads, b->geometry.n_kv_heads, false},
+        {"head size", a->geometry.head_dim, b->geometry.head_dim, false},
+        {"tensor-parallel degree", a->tensor_parallel, b->tensor_parallel, false},
+        {"numerics id", a->exact || b->exact ? a->numerics_id : 0, a->exact || b->exact ? b->numerics_id : 0,
+         true},
+    };
+    for (size_t i = 0; i < SL_COUNTOF(fields); i++) {
+        if (fields[i].a == fields[i].b)
+            continue;
+        if (fields[i].hex)
+            return sl_why_set(why, SL_EMISMATCH, "%s differs: %016" PRIx64 " at %s, %016" PRIx64 " at %s",
+                              fields[i].what, fields[i].a, a->name, fields[i].b, b->name);
+        return sl_why_set(why, SL_EMISMATCH, "%s differs: %" PRIu64 " at %s, %" PRIu64 " at %s",
+                          fields[i].what, fields[i].a, a->name, fields[i].b, b->name);
+    }
+    return SL_OK;
+}

@@ -1,0 +1,75 @@
+/* common/transfer/link.h - the table a transport implements: connections, small messages, page payloads.
+ *
+ * A message is a header (at most SL_LINK_MAX_HEADER bytes) and a payload. The receiver sees the header first
+ * and then says where the payload lands, or says nothing and it is dropped: nobody writes into another's
+ * memory. Messages of one connection are announced in the order sent; a payload may complete later than a
+ * message announced after it.
+ *
+ * Threads: one transfer thread calls everything. Callbacks run inside progress(). */
+#ifndef SLUICE_COMMON_TRANSFER_LINK_H
+#define SLUICE_COMMON_TRANSFER_LINK_H
+
+#include "common/base/err.h"
+#include <stdint.h>
+
+#define SL_LINK_MAX_HEADER 192u /* bytes; the fixed part of every message fits */
+#define SL_LINK_MAX_CONTROL                                                                                  \
+    (16u << 10) /* bytes of payload of a control message: digests, run bitmap, identity */
+
+struct sl_link;    /* opaque: an open transport */
+struct sl_conn;    /* opaque: a connection */
+struct sl_link_rx; /* opaque: a payload waiting for its place; valid inside on_message only */
+
+struct sl_link_conf {
+    const char *listen;  /* host:port, port 0 = any */
+    const char *tls;     /* UCX_TLS */
+    const char *devices; /* UCX_NET_DEVICES, NULL = all */
+    void *pool;          /* page memory, registered once */
+    size_t pool_bytes;
+};
+
+struct sl_link_events {
+    /* A peer connected. It is not trusted before its HELLO. */
+    void (*on_accept)(void *arg, struct sl_conn *c);
+    /* The connection is gone, whoever ended it; called once. Sends and receives still open complete with an
+     * error, some of them after this. c stays valid until the callback returns and all of them completed. */
+    void (*on_closed)(void *arg, struct sl_conn *c);
+    /* A message: payload_len bytes may be fetched with recv(); data points to them when they are here
+     * already, else NULL. */
+    void (*on_message)(void *arg, struct sl_conn *c, const void *header, size_t header_len, const void *data,
+                       size_t payload_len, struct sl_link_rx *rx);
+    void (*on_sent)(void *arg, struct sl_conn *c, uint64_t token, enum sl_err e);
+    void (*on_received)(void *arg, struct sl_conn *c, uint64_t token, enum sl_err e);
+};
+
+struct sl_link_ops {
+    const char *name; /* "ucx", "loop" */
+    enum sl_err (*open)(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
+                        struct sl_link **out, struct sl_why *why);
+    void (*close)(struct sl_link *l); /* force-closes what is open; no callbacks after it */
+    const char *(*address)(const struct sl_link *l);
+    /* Runs callbacks until nothing is left to do and arms fd(): the caller then waits on it. */
+    void (*progress)(struct sl_link *l);
+    int (*fd)(const struct sl_link *l);
+    /* Starts connecting; failure is told by on_closed. */
+    enum sl_err (*connect)(struct sl_link *l, const char *address, struct sl_conn **out, struct sl_why *why);
+    /* The header is copied; the payload must stay until on_sent(token). control: small, kept in order,
+     * payload copied too. Returns SL_EPEER when the connection is closed (no on_sent then). */
+    enum sl_err (*send)(struct sl_conn *c, const void *header, size_t header_len, const void *payload,
+                        size_t payload_len, bool control, uint64_t token);
+    /* Inside on_message: lets the payload land in dst (payload_len bytes); on_received(token) follows,
+     * perhaps at once. */
+    enum sl_err (*recv)(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token);
+    /* Ends it at once: the only way to cancel what is in flight. on_closed follows in the next progress(). */
+    void (*disconnect)(struct sl_conn *c);
+    void (*set_user)(struct sl_conn *c, void *user);
+    void *(*user)(const struct sl_conn *c);
+    const char *(*transport)(const struct sl_conn *c); /* "ucx tcp" */
+};
+
+extern const struct sl_link_ops sl_link_ucx, sl_link_loop;
+
+/* "ucx" or "loop"; NULL when unknown. */
+const struct sl_link_ops *sl_link_find(const char *name);
+
+#endif

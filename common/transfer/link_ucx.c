@@ -1,0 +1,495 @@
+/* common/transfer/link_ucx.c - the UCX transport: one worker, active messages, endpoints in peer-error mode.
+ *
+ * What UCX does on these systems, and what follows (docs/architecture.md, "Page transfer"):
+ *  - force-closing the endpoint is the only cancel, so disconnect() does that and on_closed is told from
+ * here;
+ *  - a normal close looks like a failure to the other side: the layer above says BYE first;
+ *  - the error callback runs inside progress and may not close the endpoint there: closing is put off to the
+ * end of progress();
+ *  - peer-error mode silently drops shared memory unless it is told to handle errors; tcp must stay in the
+ * list for connecting;
+ *  - UCX takes over signals and patches mmap unless told not to, so the environment is set before ucp_init().
+ * The order of announced messages: all go over one endpoint, control messages eager. */
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <ucp/api/ucp.h>
+
+#include "common/base/hashmap.h"
+#include "common/base/list.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/transfer/link.h"
+
+#define AM_ID 1u
+
+struct sl_conn {
+    struct sl_link *link;
+    ucp_ep_h ep;   /* NULL once closing began */
+    void *closing; /* request of ucp_ep_close_nbx, or NULL */
+    bool failed;   /* the error callback ran, or disconnect() was called */
+    bool closed_told;
+    uint32_t n_pending; /* sends and receives not completed */
+    void *user;
+    struct sl_list node; /* link->conns */
+    char transport[32];
+};
+
+/* Lives from the call until its completion callback. */
+struct op {
+    struct sl_conn *conn;
+    uint64_t token;
+    bool is_recv, silent; /* silent: no on_sent */
+    unsigned char header[SL_LINK_MAX_HEADER];
+    unsigned char *copy; /* of a control payload */
+};
+
+struct sl_link_rx {
+    const ucp_am_recv_param_t *param;
+    void *data;
+    bool in_progress; /* recv() took over a rendezvous */
+};
+
+struct sl_link {
+    struct sl_link_events events;
+    void *arg;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_listener_h listener;
+    ucp_mem_h pool_mem;
+    int efd;
+    char address[64], tls[64];
+    struct sl_list conns;
+    struct sl_hashmap *by_ep; /* ucp_ep_h -> conn */
+};
+
+static void set_default_env(const char *name, const char *value)
+{
+    setenv(name, value, 0);
+}
+
+static enum sl_err split_address(const char *text, char *host, size_t host_n, char *port, size_t port_n,
+                                 struct sl_why *why)
+{
+    const char *colon = strrchr(text, ':');
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    if (!colon || n == 0 || n >= host_n || strlen(colon + 1) == 0 || strlen(colon + 1) >= port_n)
+        return sl_why_set(why, SL_ECONFIG, "\"%s\" is no transfer address: expected host:port", text);
+    memcpy(host, text, n);
+    host[n] = 0;
+    snprintf(port, port_n, "%s", colon + 1);
+    return SL_OK;
+}
+
+static enum sl_err resolve(const char *text, struct sockaddr_storage *sa, socklen_t *len, struct sl_why *why)
+{
+    char host[64], port[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *res = NULL;
+    enum sl_err e = split_address(text, host, sizeof host, port, sizeof port, why);
+    if (e)
+        return e;
+    int rc = getaddrinfo(host, port, &hints, &res);
+    if (rc != 0)
+        return sl_why_set(why, SL_EPEER, "cannot resolve \"%s\": %s", text, gai_strerror(rc));
+    memcpy(sa, res->ai_addr, res->ai_addrlen);
+    *len = res->ai_addrlen;
+    freeaddrinfo(res);
+    return SL_OK;
+}
+
+static struct sl_conn *conn_new(struct sl_link *l)
+{
+    struct sl_conn *c = sl_xcalloc(1, sizeof *c);
+    c->link = l;
+    snprintf(c->transport, sizeof c->transport, "ucx %.24s", l->tls);
+    sl_list_add_tail(&l->conns, &c->node);
+    return c;
+}
+
+static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+    struct sl_conn *c = arg;
+    (void)ep;
+    if (!c->failed)
+        SL_DEBUG("connection lost transport=ucx why=\"%s\"", ucs_status_string(status));
+    c->failed = true;
+}
+
+static enum sl_err make_ep(struct sl_conn *c, ucp_ep_params_t *p)
+{
+    p->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+    p->err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    p->err_handler.cb = on_ep_error;
+    p->err_handler.arg = c;
+    ucs_status_t s = ucp_ep_create(c->link->worker, p, &c->ep);
+    if (s != UCS_OK) {
+        SL_WARN("no endpoint could be made transport=ucx why=\"%s\"", ucs_status_string(s));
+        c->ep = NULL;
+        c->failed = true;
+        return SL_EPEER;
+    }
+    sl_hashmap_put_u64(c->link->by_ep, (uint64_t)(uintptr_t)c->ep, c);
+    return SL_OK;
+}
+
+static void on_conn_request(ucp_conn_request_h request, void *arg)
+{
+    struct sl_link *l = arg;
+    struct sl_conn *c = conn_new(l);
+    ucp_ep_params_t p = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
+    if (make_ep(c, &p) == SL_OK)
+        l->events.on_accept(l->arg, c);
+    else
+        c->closed_told = true; /* the layer above never knew it */
+}
+
+static ucs_status_t on_am(void *arg, const void *header, size_t header_len, void *data, size_t len,
+                          const ucp_am_recv_param_t *param)
+{
+    struct sl_link *l = arg;
+    struct sl_conn *c = param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP
+                            ? sl_hashmap_get_u64(l->by_ep, (uint64_t)(uintptr_t)param->reply_ep)
+                            : NULL;
+    bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
+    if (!c || c->failed)
+        return UCS_OK;
+    struct sl_link_rx rx = {param, data, false};
+    l->events.on_message(l->arg, c, header, header_len, rendezvous ? NULL : data, len, &rx);
+    return rx.in_progress ? UCS_INPROGRESS : UCS_OK;
+}
+
+static enum sl_err to_err(ucs_status_t s)
+{
+    return s == UCS_OK ? SL_OK : SL_EPEER;
+}
+
+static void op_done(struct op *op, ucs_status_t status)
+{
+    struct sl_conn *c = op->conn;
+    struct sl_link *l = c->link;
+    c->n_pending--;
+    if (op->is_recv)
+        l->events.on_received(l->arg, c, op->token, to_err(status));
+    else if (!op->silent)
+        l->events.on_sent(l->arg, c, op->token, to_err(status));
+    sl_free(op->copy);
+    sl_free(op);
+}
+
+static void on_send_done(void *request, ucs_status_t status, void *arg)
+{
+    ucp_request_free(request);
+    op_done(arg, status);
+}
+
+static void on_recv_done(void *request, ucs_status_t status, size_t length, void *arg)
+{
+    (void)length;
+    ucp_request_free(request);
+    op_done(arg, status);
+}
+
+static enum sl_err ucx_send(struct sl_conn *c, const void *header, size_t header_len, const void *payload,
+                            size_t payload_len, bool control, uint64_t token)
+{
+    SL_ASSERT(header_len <= SL_LINK_MAX_HEADER);
+    if (c->failed || !c->ep)
+        return SL_EPEER;
+    struct op *op = sl_xcalloc(1, sizeof *op);
+    *op = (struct op){.conn = c, .token = token, .silent = control};
+    memcpy(op->header, header, header_len);
+    if (control && payload_len) {
+        op->copy = sl_xmemdup(payload, payload_len);
+        payload = op->copy;
+    }
+    ucp_request_param_t p = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_REPLY | (control ? UCP_AM_SEND_FLAG_EAGER : 0u),
+        .cb.send = on_send_done,
+        .user_data = op,
+    };
+    c->n_pending++;
+    ucs_status_ptr_t r = ucp_am_send_nbx(c->ep, AM_ID, op->header, header_len, payload, payload_len, &p);
+    if (r == NULL) {
+        op_done(op, UCS_OK);
+    } else if (UCS_PTR_IS_ERR(r)) {
+        c->n_pending--;
+        c->failed = true;
+        sl_free(op->copy);
+        sl_free(op);
+        return SL_EPEER;
+    }
+    return SL_OK;
+}
+
+static enum sl_err ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token)
+{
+    struct sl_link *l = c->link;
+    if (!(rx->param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
+        memcpy(dst, rx->data, len);
+        l->events.on_received(l->arg, c, token, SL_OK);
+        return SL_OK;
+    }
+    struct op *op = sl_xcalloc(1, sizeof *op);
+    *op = (struct op){.conn = c, .token = token, .is_recv = true};
+    ucp_request_param_t p = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.recv_am = on_recv_done,
+        .user_data = op,
+    };
+    rx->in_progress = true;
+    c->n_pending++;
+    ucs_status_ptr_t r = ucp_am_recv_data_nbx(l->worker, rx->data, dst, len, &p);
+    if (r == NULL)
+        op_done(op, UCS_OK);
+    else if (UCS_PTR_IS_ERR(r))
+        op_done(op, UCS_PTR_STATUS(r));
+    return SL_OK;
+}
+
+static enum sl_err ucx_connect(struct sl_link *l, const char *address, struct sl_conn **out,
+                               struct sl_why *why)
+{
+    struct sockaddr_storage sa;
+    socklen_t len;
+    enum sl_err e = resolve(address, &sa, &len, why);
+    if (e)
+        return e;
+    struct sl_conn *c = conn_new(l);
+    ucp_ep_params_t p = {
+        .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
+        .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
+        .sockaddr = {(const struct sockaddr *)&sa, len},
+    };
+    /* A failure is told by on_closed in the next progress(), as a later one would be. */
+    if (make_ep(c, &p))
+        sl_why_set(why, SL_EPEER, "cannot connect to %s", address);
+    *out = c;
+    return SL_OK;
+}
+
+static void ucx_disconnect(struct sl_conn *c)
+{
+    c->failed = true;
+}
+
+/* Closes what failed and frees what has nothing pending. Outside of UCX's callbacks. True when something
+ * happened. */
+static bool reap(struct sl_link *l)
+{
+    bool any = false;
+    SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
+    {
+        struct sl_conn *c = SL_CONTAINER_OF(n, struct sl_conn, node);
+        if (!c->failed)
+            continue;
+        if (c->ep) {
+            ucp_request_param_t p = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                     .flags = UCP_EP_CLOSE_FLAG_FORCE};
+            sl_hashmap_del_u64(l->by_ep, (uint64_t)(uintptr_t)c->ep);
+            ucs_status_ptr_t r = ucp_ep_close_nbx(c->ep, &p);
+            c->ep = NULL;
+            c->closing = UCS_PTR_IS_PTR(r) ? r : NULL;
+            any = true;
+        }
+        if (!c->closed_told) {
+            c->closed_told = true;
+            l->events.on_closed(l->arg, c);
+            any = true;
+        }
+        if (c->closing && ucp_request_check_status(c->closing) != UCS_INPROGRESS) {
+            ucp_request_free(c->closing);
+            c->closing = NULL;
+        }
+        if (!c->closing && c->n_pending == 0) {
+            sl_list_remove(&c->node);
+            sl_free(c);
+        }
+    }
+    return any;
+}
+
+static void ucx_progress(struct sl_link *l)
+{
+    do {
+        while (ucp_worker_progress(l->worker) != 0 || reap(l))
+            ;
+    } while (ucp_worker_arm(l->worker) == UCS_ERR_BUSY);
+}
+
+static enum sl_err bound_address(struct sl_link *l, struct sl_why *why)
+{
+    ucp_listener_attr_t a = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
+    char host[INET6_ADDRSTRLEN], port[8];
+    if (ucp_listener_query(l->listener, &a) != UCS_OK ||
+        getnameinfo((struct sockaddr *)&a.sockaddr, sizeof a.sockaddr, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return sl_why_set(why, SL_EIO, "cannot tell the transfer address that was bound");
+    snprintf(l->address, sizeof l->address, "%.48s:%s", host, port);
+    return SL_OK;
+}
+
+static void ucx_close(struct sl_link *l)
+{
+    static const struct sl_link_events deaf;
+    if (l->listener)
+        ucp_listener_destroy(l->listener);
+    if (l->worker) {
+        SL_LIST_FOREACH(n, &l->conns)
+        SL_CONTAINER_OF(n, struct sl_conn, node)->failed = true;
+        /* Completions still run their callbacks: reap() tells on_closed, the owner frees its sessions.
+         * Bounded: a force close ends quickly. */
+        for (int i = 0; i < 100000 && !sl_list_empty(&l->conns); i++) {
+            ucp_worker_progress(l->worker);
+            reap(l);
+        }
+        l->events = deaf;
+        if (l->pool_mem)
+            ucp_mem_unmap(l->context, l->pool_mem);
+        ucp_worker_destroy(l->worker);
+    }
+    if (l->context)
+        ucp_cleanup(l->context);
+    sl_hashmap_free(l->by_ep);
+    sl_free(l);
+}
+
+static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
+                            struct sl_link **out, struct sl_why *why)
+{
+    const char *tls = conf->tls && *conf->tls ? conf->tls : "tcp";
+    struct sockaddr_storage sa;
+    socklen_t sa_len;
+    ucp_config_t *config = NULL;
+    struct sl_link *l = sl_xcalloc(1, sizeof *l);
+    ucs_status_t s = UCS_OK;
+    enum sl_err e;
+
+    l->events = *events;
+    l->arg = arg;
+    l->by_ep = sl_hashmap_new();
+    snprintf(l->tls, sizeof l->tls, "%s", tls);
+    sl_list_init(&l->conns);
+    set_default_env("UCX_HANDLE_ERRORS", "none");
+    set_default_env("UCX_DEBUG_SIGNO", "0");
+    set_default_env("UCX_WARN_UNUSED_ENV_VARS", "n");
+    set_default_env("UCX_MEM_EVENTS", "n");
+    set_default_env("UCX_POSIX_ERROR_HANDLING", "y");
+    set_default_env("UCX_SYSV_ERROR_HANDLING", "y");
+    set_default_env("UCX_TCP_KEEPIDLE", "1s");
+    set_default_env("UCX_TCP_KEEPINTVL", "1s");
+    set_default_env("UCX_TCP_KEEPCNT", "3");
+    set_default_env("UCX_KEEPALIVE_INTERVAL", "1s");
+    set_default_env("UCX_MAX_RNDV_RAILS", "1");
+
+    e = resolve(conf->listen, &sa, &sa_len, why);
+    if (e)
+        goto fail;
+    s = ucp_config_read(NULL, NULL, &config);
+    if (s == UCS_OK)
+        s = ucp_config_modify(config, "TLS", tls);
+    if (s == UCS_OK && conf->devices && *conf->devices)
+        s = ucp_config_modify(config, "NET_DEVICES", conf->devices);
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
+                           .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
+    if (s == UCS_OK)
+        s = ucp_init(&params, config, &l->context);
+    if (config)
+        ucp_config_release(config);
+    ucp_worker_params_t wp = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                              .thread_mode = UCS_THREAD_MODE_SERIALIZED};
+    if (s == UCS_OK)
+        s = ucp_worker_create(l->context, &wp, &l->worker);
+    ucp_am_handler_param_t ap = {
+        .field_mask =
+            UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = AM_ID,
+        .cb = on_am,
+        .arg = l,
+    };
+    if (s == UCS_OK)
+        s = ucp_worker_set_am_recv_handler(l->worker, &ap);
+    if (s == UCS_OK)
+        s = ucp_worker_get_efd(l->worker, &l->efd);
+    if (s == UCS_OK && conf->pool_bytes) {
+        ucp_mem_map_params_t mp = {.field_mask =
+                                       UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+                                   .address = conf->pool,
+                                   .length = conf->pool_bytes};
+        s = ucp_mem_map(l->context, &mp, &l->pool_mem);
+    }
+    ucp_listener_params_t lp = {
+        .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+        .sockaddr = {(const struct sockaddr *)&sa, sa_len},
+        .conn_handler = {on_conn_request, l},
+    };
+    if (s == UCS_OK)
+        s = ucp_listener_create(l->worker, &lp, &l->listener);
+    if (s != UCS_OK) {
+        e = sl_why_set(why, SL_ECONFIG,
+                       "UCX cannot listen on %s with transports \"%s\": %s; check transfer_listen, ucx_tls "
+                       "and ucx_devices",
+                       conf->listen, tls, ucs_status_string(s));
+        goto fail;
+    }
+    e = bound_address(l, why);
+    if (e)
+        goto fail;
+    *out = l;
+    return SL_OK;
+fail:
+    ucx_close(l);
+    return e;
+}
+
+static const char *ucx_address(const struct sl_link *l)
+{
+    return l->address;
+}
+
+static int ucx_fd(const struct sl_link *l)
+{
+    return l->efd;
+}
+
+static void ucx_set_user(struct sl_conn *c, void *user)
+{
+    c->user = user;
+}
+
+static void *ucx_user(const struct sl_conn *c)
+{
+    return c->user;
+}
+
+static const char *ucx_transport(const struct sl_conn *c)
+{
+    return c->transport;
+}
+
+const struct sl_link_ops sl_link_ucx = {
+    .name = "ucx",
+    .open = ucx_open,
+    .close = ucx_close,
+    .address = ucx_address,
+    .progress = ucx_progress,
+    .fd = ucx_fd,
+    .connect = ucx_connect,
+    .send = ucx_send,
+    .recv = ucx_recv,
+    .disconnect = ucx_disconnect,
+    .set_user = ucx_set_user,
+    .user = ucx_user,
+    .transport = ucx_transport,
+};
+
+const struct sl_link_ops *sl_link_find(const char *name)
+{
+    static const struct sl_link_ops *const all[] = {&sl_link_ucx, &sl_link_loop};
+    for (size_t i = 0; i < SL_COUNTOF(all); i++)
+        if (strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
+}

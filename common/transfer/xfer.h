@@ -1,0 +1,211 @@
+/* common/transfer/xfer.h - inside of common/transfer: what the transfer thread owns. Not for other folders.
+ *
+ * transfer.c  the thread, its commands and events, timers
+ * peer.c      connections: handshake, heartbeats, link test
+ * kv_send.c   P's sessions        kv_recv.c   D's sessions */
+#ifndef SLUICE_COMMON_TRANSFER_XFER_H
+#define SLUICE_COMMON_TRANSFER_XFER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/hashmap.h"
+#include "common/base/list.h"
+#include "common/base/loop.h"
+#include "common/base/thread.h"
+#include "common/transfer/kv_wire.h"
+
+#define SL_XFER_MAX_PEERS    256u        /* nodes one node talks to */
+#define SL_XFER_MAX_MESSAGE  (4u << 20)  /* bytes of one PAGES message: past it, size no longer pays */
+#define SL_XFER_MAX_INFLIGHT (16u << 20) /* payload bytes sent and not completed, per connection */
+#define SL_XFER_TICK_MS      20u         /* how late a deadline or heartbeat may be noticed */
+#define SL_XFER_MAX_REJECTS  2u          /* the first is sent again, the second ends the session */
+#define SL_XFER_RETRY_MS     1000u       /* before a refused or dead peer is dialled again */
+#define SL_XFER_PROBE_BYTES  (2u << 20)  /* payload of the bandwidth probe */
+#define SL_XFER_PROBE_ROUNDS 5u          /* small round trips of the latency probe; the fastest counts */
+
+enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_UP, SL_PEER_CLOSED };
+
+/* One connection and who is behind it. P's are dialled, D's accepted. */
+struct sl_peer {
+    struct sl_xfer *x;
+    struct sl_conn *conn; /* NULL once closed */
+    struct sl_list node;  /* x->peers */
+    enum sl_peer_state state;
+    bool dialled, bye, refused, degraded;
+    struct sl_xfer_peer ref; /* who we want (dialled) or who said HELLO */
+    uint64_t last_heard_ms, next_ping_ms, retry_ms, connect_since_ms;
+    uint64_t inflight_bytes;
+    /* link test */
+    uint32_t probe_round;
+    uint64_t probe_sent_us;
+    bool probing;
+    double latency_us, bytes_per_s;
+    /* counters */
+    uint64_t pages_sent, bytes_sent, pages_received, rejects, dropped;
+    char transport[32];
+    char why[SL_KV_MAX_WHY];
+};
+
+enum sl_send_state { SL_SEND_CONNECT, SL_SEND_ANNOUNCED, SL_SEND_GRANTED, SL_SEND_CLOSING };
+
+struct sl_send {
+    struct sl_xfer_key key;
+    struct sl_list node; /* x->sends */
+    uint64_t id;         /* token of its payload sends */
+    struct sl_peer *peer;
+    enum sl_send_state state;
+    uint32_t n_tokens, n_pages;
+    uint32_t have_pages;
+    unsigned char *run_starts; /* bitmap from the grant */
+    uint32_t *pages;           /* source page ids known so far */
+    uint32_t n_known;
+    uint32_t ready_pages; /* final pages of pages[] */
+    uint32_t next_page;   /* first not yet sent */
+    uint32_t commit_page; /* first not yet in a commit */
+    uint32_t committed;   /* answered by D */
+    uint32_t n_inflight;  /* payload sends open */
+    uint64_t inflight_bytes;
+    uint32_t n_rejects, resends, moved;
+    bool last_commit_sent, has_first;
+    struct sl_xfer_first first;
+    enum sl_err err; /* of SL_SEND_CLOSING */
+    bool silent;     /* only there to tell D of an abort: no event at the end */
+    char why[SL_KV_MAX_WHY];
+    uint64_t deadline_ms, connect_by_ms;
+    uint64_t ready_us, bytes_after_ready, closing_since_ms;
+};
+
+enum sl_recv_state { SL_RECV_WAIT, SL_RECV_GRANTED, SL_RECV_CLOSING };
+enum sl_page_state { SL_PAGE_ABSENT, SL_PAGE_PENDING, SL_PAGE_ARRIVED, SL_PAGE_COMMITTED };
+
+struct sl_recv {
+    struct sl_xfer_key key;
+    struct sl_list node; /* x->recvs */
+    uint64_t id;
+    struct sl_peer *peer; /* NULL until P announced */
+    struct sl_xfer_peer from;
+    enum sl_recv_state state;
+    uint32_t n_tokens, n_pages, have_pages;
+    uint32_t *pages;
+    uint8_t *page_state; /* enum sl_page_state */
+    uint64_t *digest;    /* per page, from commits */
+    uint32_t commit_to;  /* pages covered by commits received */
+    uint32_t committed;  /* leading pages committed */
+    uint32_t answered;   /* last committed told to P */
+    uint32_t n_pending;  /* receives into pages open here */
+    uint32_t rejects, moved;
+    bool last, has_first;
+    struct sl_xfer_first first;
+    enum sl_err err;
+    char why[SL_KV_MAX_WHY];
+    uint64_t deadline_ms, announce_by_ms, closing_since_ms;
+};
+
+/* A P that announced before D's engine opened the session; or aborted before it. */
+struct sl_early {
+    struct sl_xfer_key key;
+    struct sl_list node;  /* x->earlies, oldest first */
+    struct sl_peer *peer; /* NULL when its connection is gone */
+    uint32_t n_tokens;
+    bool aborted;
+    uint64_t until_ms;
+    char why[SL_KV_MAX_WHY];
+};
+
+/* One payload under way: its address is the link's token. */
+struct sl_flight {
+    struct sl_list node;  /* x->flights */
+    struct sl_peer *peer; /* NULL once the peer is gone */
+    uint64_t session;     /* id of the send or receive session; 0 = a probe */
+    uint32_t index, count;
+    uint64_t bytes, value;
+    void *copy; /* freed with it */
+};
+
+struct sl_xfer {
+    struct sl_xfer_conf conf;
+    char listen[64], tls[64], devices[128];
+    const struct sl_link_ops *ops;
+    struct sl_link *link;
+    struct sl_loop *loop;
+    struct sl_timer *tick;
+    struct sl_thread thread;
+    struct sl_queue *commands;
+    atomic_bool stop;
+    bool pump_wanted;
+    struct sl_list peers, sends, recvs, earlies;
+    uint32_t n_sends, n_recvs, n_earlies, n_peers;
+    atomic_uint n_sessions;
+    uint64_t next_id;
+    struct sl_hashmap *send_by_key, *recv_by_key, *send_by_id, *recv_by_id;
+    struct sl_list flights;
+    struct sl_list backlog;               /* events that did not fit the queue */
+    void *probe_bytes;                    /* SL_XFER_PROBE_BYTES to send, and to receive into */
+    uint64_t flip_bit_page, n_pages_sent; /* the fault shown in docs/benchmarks.md */
+    pthread_mutex_t report_mutex;         /* guards reports: written by the thread, read by anyone */
+    struct sl_link_report *reports;
+    size_t n_reports;
+};
+
+/* transfer.c */
+void sl_xfer_emit(struct sl_xfer *x, const struct sl_xfer_event *ev);
+static inline void *sl_xfer_page(const struct sl_xfer *x, uint32_t id)
+{
+    return (char *)x->conf.pool + (size_t)id * x->conf.page_bytes;
+}
+static inline uint32_t sl_xfer_pages_of(const struct sl_xfer *x, uint32_t n_tokens)
+{
+    uint32_t pt = x->conf.self.geometry.page_tokens;
+    return n_tokens / pt + (n_tokens % pt != 0);
+}
+/* Valid tokens of page index in a session of n_tokens. */
+static inline uint32_t sl_xfer_page_valid(const struct sl_xfer *x, uint32_t index, uint32_t n_tokens)
+{
+    uint32_t pt = x->conf.self.geometry.page_tokens, left = n_tokens - index * pt;
+    return left < pt ? left : pt;
+}
+
+struct sl_flight *sl_flight_new(struct sl_xfer *x, struct sl_peer *p, uint64_t session);
+void sl_flight_free(struct sl_flight *f);
+
+/* peer.c */
+struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, struct sl_why *why);
+void sl_peer_accept(struct sl_xfer *x, struct sl_conn *c);
+void sl_peer_closed(struct sl_peer *p);
+void sl_peer_free(struct sl_peer *p);
+void sl_peer_disconnect(struct sl_peer *p, const char *why);
+void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void *data, size_t len,
+                     struct sl_link_rx *rx); /* HELLO, HELLO_ACK, BYE, PING, PONG, PROBE, PROBE_ACK */
+void sl_peer_tick(struct sl_peer *p, uint64_t now_ms);
+enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const void *payload, size_t len);
+void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out);
+
+/* kv_send.c: P */
+void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,
+                  uint32_t n_tokens, uint32_t deadline_ms);
+void sl_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_t *pages, uint32_t n_tokens);
+void sl_send_first(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_first *t);
+void sl_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,
+                   const char *why);
+void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
+                     size_t len);
+void sl_send_departed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e);
+void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p);
+void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, const char *why);
+void sl_send_tick(struct sl_xfer *x, uint64_t now_ms);
+void sl_send_pump(struct sl_xfer *x);
+void sl_send_free_all(struct sl_xfer *x);
+
+/* kv_recv.c: D */
+void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *from,
+                  const uint32_t *pages, uint32_t n_tokens, uint32_t have_pages, uint32_t deadline_ms);
+void sl_recv_cancel(struct sl_xfer *x, const struct sl_xfer_key *k);
+void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
+                     size_t len, struct sl_link_rx *rx);
+void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e);
+void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why);
+void sl_recv_tick(struct sl_xfer *x, uint64_t now_ms);
+void sl_recv_free_all(struct sl_xfer *x);
+
+#endif
