@@ -16,14 +16,10 @@
 
 #include "common/model/model.h"
 #include "common/model/sampler.h"
-#include "common/sched/cost_model.h"
+#include "common/sched/step_plan.h" /* SL_CHUNK_* */
 
 struct sl_engine; /* opaque */
 struct sl_seq;    /* opaque: one sequence; the opener holds it until sl_engine_seq_close() */
-
-#define SL_CHUNK_DEFAULT (-2) /* of the engine */
-#define SL_CHUNK_AUTO    (-1) /* by predicted time */
-#define SL_CHUNK_WHOLE   0    /* no chunking: the stall baseline */
 
 struct sl_engine_conf {
     const char *model_path;
@@ -40,8 +36,9 @@ struct sl_engine_conf {
     int32_t chunk_tokens;      /* SL_CHUNK_AUTO, SL_CHUNK_WHOLE, or N */
     double tpot_target_ms;     /* decode time target of a mixed step; 0 = stretch the decode-only step by
                                   chunk_stretch */
-    double chunk_stretch;      /* see step_plan.h */
+    double chunk_stretch;      /* see step_plan.h; 0 = SL_PLAN_STRETCH */
     uint32_t ungranted_pages;  /* most pages that sequences without a grant may hold (prefill duty) */
+    bool skip_profile;         /* start from a rough cost model: for tests and sanitizers */
     void (*progress)(void *arg, unsigned percent); /* of loading; may be NULL */
     void *progress_arg;
 };

@@ -1,0 +1,278 @@
+/* common/engine/device.c - the device thread: opens backend, model and KV memory, then runs steps (steps 6
+ * and 9 of the request path).
+ *
+ * It is worker 0 of the compute pool. Work is handed over under a mutex; while a step runs, the step and the
+ * sequences in it are the device's to read and the engine thread keeps its hands off (sl_seq.in_step). The
+ * results are published by clearing `busy` and then raising the eventfd. */
+#include "common/engine/engine_impl.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/thread.h"
+
+struct sl_device {
+    const struct sl_engine_conf *conf; /* until opened */
+    uint32_t max_rows;
+    int fd;
+    struct sl_thread thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, idle;
+    struct sl_step *step; /* under lock: to run */
+    bool quit;            /* under lock */
+    atomic_bool busy;
+    atomic_uint_fast64_t progress;
+
+    /* the device thread's */
+    const struct sl_backend_ops *ops;
+    struct sl_dev *dev;
+    struct sl_model *model;
+    struct sl_kv *kv;
+    struct sl_sampler *sampler;
+    float *logits; /* [max_sequences, n_vocab] */
+    size_t logits_bytes;
+
+    /* written before open returns */
+    enum sl_err open_err;
+    struct sl_why why;
+    uint32_t n_pages;
+    uint64_t numerics_id;
+    struct sl_cost_model cost;
+};
+
+static enum sl_err open_kv(struct sl_device *d)
+{
+    struct sl_kv_geometry g = sl_model_kv_geometry(d->model);
+    size_t page_bytes = sl_kv_page_bytes(&g);
+    uint64_t n = d->conf->kv_memory_bytes / page_bytes;
+    if (n == 0)
+        return sl_why_set(
+            &d->why, SL_ETOOBIG,
+            "kv_memory of %llu bytes holds no KV page of %zu bytes (%u tokens); set at least that",
+            (unsigned long long)d->conf->kv_memory_bytes, page_bytes, g.page_tokens);
+    if (n > INT32_MAX)
+        n = INT32_MAX;
+    d->n_pages = (uint32_t)n;
+    return d->ops->kv_open(d->dev, &g, d->n_pages, &d->kv, &d->why);
+}
+
+static void profile(struct sl_device *d)
+{
+    const struct sl_model_conf *m = sl_model_conf(d->model);
+    sl_profile_guess(m, &d->cost);
+    if (d->conf->skip_profile)
+        return;
+    struct sl_profile_target t = {
+        .model = d->model,
+        .kv = d->kv,
+        .sampler = d->sampler,
+        .logits = d->logits,
+        .n_pages = d->n_pages,
+        .page_tokens = d->conf->page_tokens,
+        .max_rows = d->max_rows,
+        .max_out = d->conf->max_sequences,
+        .progress = &d->progress,
+    };
+    sl_profile_run(&t, &d->cost);
+}
+
+static enum sl_err open_all(struct sl_device *d)
+{
+    const struct sl_engine_conf *c = d->conf;
+    enum sl_err err = sl_backend_find(c->backend ? c->backend : "auto", &d->ops, &d->why);
+    if (err != SL_OK)
+        return err;
+    struct sl_dev_conf dc = {
+        .n_threads = c->n_threads, .cpus = c->cpus, .n_cpus = c->n_cpus, .max_rows = d->max_rows};
+    if ((err = d->ops->open(&dc, &d->dev, &d->why)) != SL_OK)
+        return err;
+    struct sl_model_open mo = {.path = c->model_path,
+                               .ops = d->ops,
+                               .dev = d->dev,
+                               .kv_dtype = c->kv_dtype,
+                               .page_tokens = c->page_tokens,
+                               .max_rows = d->max_rows,
+                               .progress = c->progress,
+                               .progress_arg = c->progress_arg};
+    if ((err = sl_model_open(&mo, &d->model, &d->why)) != SL_OK)
+        return err;
+    if ((err = open_kv(d)) != SL_OK)
+        return err;
+    const struct sl_model_conf *m = sl_model_conf(d->model);
+    d->sampler = sl_sampler_new(m->n_vocab);
+    d->logits_bytes = (size_t)c->max_sequences * m->n_vocab * sizeof *d->logits;
+    d->logits = sl_huge_alloc(d->logits_bytes, false);
+    if (!d->logits)
+        return sl_why_set(&d->why, SL_ENOMEM, "no memory for the logits of %u sequences (%zu bytes)",
+                          c->max_sequences, d->logits_bytes);
+    d->numerics_id = sl_model_numerics_id(d->model);
+    profile(d);
+    return SL_OK;
+}
+
+static void close_all(struct sl_device *d)
+{
+    sl_huge_free(d->logits, d->logits_bytes);
+    sl_sampler_free(d->sampler);
+    if (d->kv)
+        d->ops->kv_close(d->dev, d->kv);
+    sl_model_close(d->model);
+    if (d->dev)
+        d->ops->close(d->dev);
+}
+
+static void run(struct sl_device *d, struct sl_step *st)
+{
+    uint64_t start = sl_now_ns();
+    sl_alloc_guard_on("step");
+    sl_model_forward(d->model, d->kv, &st->batch, d->logits, &d->progress);
+    size_t n_vocab = sl_model_conf(d->model)->n_vocab;
+    for (uint32_t i = 0; i < st->batch.n_out; i++) {
+        const struct sl_seq *s = st->out_seqs[i];
+        sl_sample(d->sampler, &d->logits[i * n_vocab], &s->sampling, s->tokens, s->n_tokens, s->n_prompt,
+                  s->want_digest, &st->sampled[i]);
+    }
+    sl_alloc_guard_off();
+    st->actual_ms = (double)(sl_now_ns() - start) / 1e6;
+}
+
+static void set_idle(struct sl_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    atomic_store_explicit(&d->busy, false, memory_order_release);
+    pthread_cond_broadcast(&d->idle);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void thread_main(void *arg)
+{
+    struct sl_device *d = arg;
+    d->open_err = open_all(d);
+    set_idle(d);
+    for (;;) {
+        pthread_mutex_lock(&d->lock);
+        while (!d->step && !d->quit)
+            pthread_cond_wait(&d->wake, &d->lock);
+        struct sl_step *st = d->step;
+        d->step = NULL;
+        pthread_mutex_unlock(&d->lock);
+        if (!st)
+            break;
+        run(d, st);
+        set_idle(d);
+        (void)eventfd_write(d->fd, 1);
+    }
+    close_all(d);
+}
+
+enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows, int fd,
+                           struct sl_device **out, struct sl_why *why)
+{
+    struct sl_device *d = sl_xcalloc(1, sizeof *d);
+    d->conf = conf;
+    d->max_rows = max_rows;
+    d->fd = fd;
+    atomic_init(&d->busy, true);
+    atomic_init(&d->progress, 0);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->wake, NULL);
+    pthread_cond_init(&d->idle, NULL);
+    enum sl_err err = sl_thread_start(&d->thread, "sl-device", thread_main, d);
+    if (err != SL_OK) {
+        sl_why_set(why, err, "cannot start the device thread: %s", sl_err_name(err));
+        sl_device_close(d);
+        return err;
+    }
+    sl_device_wait(d);
+    d->conf = NULL;
+    err = d->open_err;
+    if (err != SL_OK) {
+        if (why)
+            *why = d->why;
+        sl_device_close(d);
+        return err;
+    }
+    *out = d;
+    return SL_OK;
+}
+
+void sl_device_close(struct sl_device *d)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->quit = true;
+    pthread_cond_signal(&d->wake);
+    pthread_mutex_unlock(&d->lock);
+    sl_thread_join(&d->thread);
+    pthread_cond_destroy(&d->idle);
+    pthread_cond_destroy(&d->wake);
+    pthread_mutex_destroy(&d->lock);
+    sl_free(d);
+}
+
+void sl_device_start(struct sl_device *d, struct sl_step *step)
+{
+    pthread_mutex_lock(&d->lock);
+    SL_ASSERT(!atomic_load_explicit(&d->busy, memory_order_relaxed));
+    atomic_store_explicit(&d->busy, true, memory_order_relaxed);
+    d->step = step;
+    pthread_cond_signal(&d->wake);
+    pthread_mutex_unlock(&d->lock);
+}
+
+bool sl_device_busy(const struct sl_device *d)
+{
+    return atomic_load_explicit(&d->busy, memory_order_acquire);
+}
+
+void sl_device_wait(struct sl_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    while (atomic_load_explicit(&d->busy, memory_order_acquire))
+        pthread_cond_wait(&d->idle, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+}
+
+const struct sl_model_conf *sl_device_model(const struct sl_device *d)
+{
+    return sl_model_conf(d->model);
+}
+
+struct sl_kv_geometry sl_device_geometry(const struct sl_device *d)
+{
+    return sl_model_kv_geometry(d->model);
+}
+
+uint32_t sl_device_n_pages(const struct sl_device *d)
+{
+    return d->n_pages;
+}
+
+uint64_t sl_device_numerics_id(const struct sl_device *d)
+{
+    return d->numerics_id;
+}
+
+void *sl_device_page_base(const struct sl_device *d)
+{
+    return d->ops->kv_host_base(d->kv);
+}
+
+const char *sl_device_backend(const struct sl_device *d)
+{
+    return d->ops->name;
+}
+
+const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d)
+{
+    return &d->cost;
+}
+
+uint64_t sl_device_progress(const struct sl_device *d)
+{
+    return atomic_load_explicit(&d->progress, memory_order_relaxed);
+}
