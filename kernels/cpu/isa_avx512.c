@@ -3,14 +3,14 @@
 #include "kernels/cpu/isa_portable.h"
 
 const struct sl_cpu_isa sl_cpu_isa_avx512 = {
-    .rmsnorm_row = sl_portable_rmsnorm_row,
-    .swiglu_row = sl_portable_swiglu_row,
-    .quant_row = sl_portable_quant_row,
-    .bf16_row = sl_portable_bf16_row,
+    .rmsnorm_row = sl_avx512_rmsnorm_row,
+    .swiglu_row = sl_avx512_swiglu_row,
+    .quant_row = sl_avx512_quant_row,
+    .bf16_row = sl_avx512_bf16_row,
     .panel = sl_avx512_panel,
-    .angles = sl_portable_angles,
-    .rotate = sl_portable_rotate,
-    .kv_store = sl_portable_kv_store,
+    .angles = sl_avx512_angles,
+    .rotate = sl_avx512_rotate,
+    .kv_store = sl_avx512_kv_store,
     .attn_tile = sl_portable_attn_tile,
     .attn_merge = sl_portable_attn_merge,
     .attn_finish = sl_portable_attn_finish,

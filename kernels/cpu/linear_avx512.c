@@ -86,6 +86,9 @@ INLINE void tile_quantised(enum sl_dtype type, uint32_t rows, const struct sl_we
             _mm_prefetch(block + PREFETCH_AHEAD + i, _MM_HINT_T0);
         UNROLL
         for (uint32_t h = 0; h < 2; h++) {
+            /* the broadcasts of q are to be loaded again by each dot product: kept for the second half, they
+             * would spill */
+            __asm__ volatile("" ::: "memory");
             __m512i codes[8];
             load_codes(type, block, h, codes);
             __m512 d = load_scales(block + code_bytes + h * 32), m = _mm512_setzero_ps();

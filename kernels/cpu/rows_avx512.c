@@ -1,0 +1,131 @@
+/* kernels/cpu/rows_avx512.c - row operations around the products on 16 lanes; the bits of rows_portable.c. */
+#include <immintrin.h>
+
+#include "kernels/cpu/isa_avx512.h"
+#include "kernels/cpu/vmath_avx512.h"
+
+/* The lanes below n of the 16 from i on. */
+static inline __mmask16 lanes(uint32_t i, uint32_t n)
+{
+    return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+}
+
+void sl_avx512_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, float *y)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v = _mm512_maskz_loadu_ps(lanes(i, n), x + i);
+        sum = _mm512_fmadd_ps(v, v, sum);
+    }
+    __m512 r = _mm512_set1_ps(1.0f / sqrtf(sl_v_sum(sum) / (float)n + eps));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), r);
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, w + i)));
+    }
+}
+
+void sl_avx512_swiglu_row(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        __m512 gate = sl_v_silu(_mm512_maskz_loadu_ps(m, x + i));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(gate, _mm512_maskz_loadu_ps(m, x + n + i)));
+    }
+}
+
+void sl_avx512_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
+                         int32_t *start, float *scaled_sum)
+{
+    const __m512 top = _mm512_set1_ps(127.0f), bottom = _mm512_set1_ps(-127.0f);
+    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK) {
+        __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
+        float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x0), _mm512_abs_ps(x1)));
+        int none = most < 0x1p-100f;
+        __m512 up = _mm512_set1_ps(none ? 0.0f : 127.0f / most);
+        /* the conversion rounds to even; the clamps act on infinities and NaN only */
+        __m512i q0 = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(x0, up), top), bottom));
+        __m512i q1 = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(x1, up), top), bottom));
+        size_t at = (size_t)b * SL_GROUP;
+        _mm_storeu_si128((__m128i *)(q + at * SL_QBLOCK), _mm512_cvtepi32_epi8(q0));
+        _mm_storeu_si128((__m128i *)(q + at * SL_QBLOCK + 16), _mm512_cvtepi32_epi8(q1));
+        int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+        scale[at] = none ? 0.0f : most * (1.0f / 127.0f);
+        if (start)
+            start[at] = -(int32_t)zero_point * sum;
+        else
+            scaled_sum[at] = scale[at] * (float)sum;
+    }
+}
+
+void sl_avx512_bf16_row(const float *x, uint32_t n, uint16_t *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        _mm256_mask_storeu_epi16(y + i, m, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(m, x + i)));
+    }
+}
+
+void sl_avx512_angles(uint32_t pos, const float *freq, uint32_t n, float *cos_out, float *sin_out)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        __m512 s, c;
+        sl_v_sincos(_mm512_mul_ps(_mm512_set1_ps((float)pos), _mm512_maskz_loadu_ps(m, freq + i)), &s, &c);
+        _mm512_mask_storeu_ps(cos_out + i, m, c);
+        _mm512_mask_storeu_ps(sin_out + i, m, s);
+    }
+}
+
+static inline void rotate16(__m512 *a, __m512 *b, __m512 c, __m512 s)
+{
+    __m512 x = *a, y = *b;
+    *a = _mm512_fmadd_ps(x, c, sl_v_negate(_mm512_mul_ps(y, s)));
+    *b = _mm512_fmadd_ps(x, s, _mm512_mul_ps(y, c));
+}
+
+void sl_avx512_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
+                      const float *sin_in)
+{
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    for (uint32_t i = 0; i < n_pairs; i += 16) {
+        __mmask16 m = lanes(i, n_pairs);
+        __m512 c = _mm512_maskz_loadu_ps(m, cos_in + i), s = _mm512_maskz_loadu_ps(m, sin_in + i);
+        if (layout == SL_ROPE_HALVES) {
+            __m512 a = _mm512_maskz_loadu_ps(m, head + i), b = _mm512_maskz_loadu_ps(m, head + n_pairs + i);
+            rotate16(&a, &b, c, s);
+            _mm512_mask_storeu_ps(head + i, m, a);
+            _mm512_mask_storeu_ps(head + n_pairs + i, m, b);
+            continue;
+        }
+        uint32_t floats = 2 * (n_pairs - i);
+        __mmask16 m0 = lanes(0, floats), m1 = floats > 16 ? lanes(16, floats) : 0;
+        __m512 h0 = _mm512_maskz_loadu_ps(m0, head + 2 * i),
+               h1 = _mm512_maskz_loadu_ps(m1, head + 2 * i + 16);
+        __m512 a = _mm512_permutex2var_ps(h0, even, h1);
+        __m512 b = _mm512_permutex2var_ps(h0, _mm512_add_epi32(even, _mm512_set1_epi32(1)), h1);
+        rotate16(&a, &b, c, s);
+        _mm512_mask_storeu_ps(head + 2 * i, m0, _mm512_permutex2var_ps(a, low, b));
+        _mm512_mask_storeu_ps(head + 2 * i + 16, m1,
+                              _mm512_permutex2var_ps(a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), b));
+    }
+}
+
+void sl_avx512_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to)
+{
+    uint16_t *h = to;
+    if (type == SL_F32) {
+        memcpy(to, x, n * sizeof *x);
+        return;
+    }
+    if (type == SL_BF16) {
+        sl_avx512_bf16_row(x, n, h);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        __m256i v = _mm512_cvtps_ph(_mm512_maskz_loadu_ps(m, x + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm256_mask_storeu_epi16(h + i, m, v);
+    }
+}
