@@ -1,0 +1,48 @@
+/* router/api/api_internal.h - what the endpoints share. Not for other folders. */
+#ifndef SLUICE_ROUTER_API_API_INTERNAL_H
+#define SLUICE_ROUTER_API_API_INTERNAL_H
+
+#include <stdatomic.h>
+#include "router/api/api.h"
+#include "router/api/flow_gate.h"
+#include "router/api/gen_metrics.h"
+
+#define SL_MAX_UNKNOWN_LOGGED 256 /* names of unknown members remembered; more are no longer told */
+
+struct sl_api {
+    struct sl_api_conf conf;
+    struct sl_oai_model model;
+    struct sl_prompt_conf prompt;
+    struct sl_flow_gate gate;
+    struct sl_gen_metrics *gen_metrics;
+    int64_t started_s; /* "created" of the model */
+    _Atomic uint32_t n_generating;
+
+    pthread_mutex_t unknown_lock;
+    char *unknown[SL_MAX_UNKNOWN_LOGGED];
+    size_t n_unknown;
+};
+
+/* Handlers, one per route; arg: what stands behind the route's path, "" when nothing does. */
+void sl_api_chat(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_completion(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_tokenize(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_detokenize(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_apply_template(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_models(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_health(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_version(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_load(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_metrics(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_admin_get(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_admin_post(struct sl_api *a, struct sl_http_call *c, const char *arg);
+
+/* The body as a JSON object; NULL after answering with what is wrong. */
+json_t *sl_api_body(struct sl_http_call *c);
+void sl_api_answer_fault(struct sl_http_call *c, const struct sl_fault *fault);
+/* Takes j. */
+void sl_api_answer_json(struct sl_http_call *c, json_t *j);
+/* Unknown members, told once per name. */
+void sl_api_log_unknown(struct sl_api *a, const struct sl_oai_request *r);
+
+#endif

@@ -1,0 +1,16 @@
+/* router/api/chat_messages.h - the messages of a chat: checked, and brought into the shape templates are
+ * written for. Pure. */
+#ifndef SLUICE_ROUTER_API_CHAT_MESSAGES_H
+#define SLUICE_ROUTER_API_CHAT_MESSAGES_H
+
+#include "router/api/json_field.h"
+
+/* Returns a new list, owned by the caller, or NULL with the fault set (the param names the message:
+ * "messages[2].content"):
+ *   - content parts of type text become one string (most templates die on a list);
+ *   - tool_calls[].function.arguments, a string of JSON on the wire, becomes the object templates expect;
+ *   - the role "developer" becomes "system" unless knows_developer: templates that do not know it drop the
+ * message silently. */
+json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl_fault *fault);
+
+#endif

@@ -1,0 +1,186 @@
+/* router/api/json_field.c - the messages name the field, what was found and what was expected.
+ *
+ * jansson is strict where it counts (UTF-8, 64-bit integers, no NUL, no trailing text); its recursion is
+ * bounded, but at 2048 levels, and our own walks over the value should not go that deep, so the depth is
+ * counted over the bytes first. */
+#include "router/api/json_field.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool sl_fault_set(struct sl_fault *f, enum sl_err err, const char *param, const char *fmt, ...)
+{
+    if (f->err)
+        return false;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(f->message, sizeof f->message, fmt, args);
+    va_end(args);
+    f->err = err;
+    if (param)
+        snprintf(f->param, sizeof f->param, "%s", param);
+    return false;
+}
+
+const char *sl_json_kind(const json_t *j)
+{
+    switch (json_typeof(j)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        return "null";
+    }
+    return "something else";
+}
+
+const json_t *sl_field(const struct sl_fields *f, const char *name)
+{
+    if (f->fault->err)
+        return NULL;
+    const json_t *j = json_object_get(f->object, name);
+    return j && !json_is_null(j) ? j : NULL;
+}
+
+static void wrong_kind(const struct sl_fields *f, const char *name, const json_t *j, const char *expected)
+{
+    sl_fault_set(f->fault, SL_EINVAL, name, "%s is %s; expected %s.", name, sl_json_kind(j), expected);
+}
+
+bool sl_field_bool(const struct sl_fields *f, const char *name, bool dflt)
+{
+    const json_t *j = sl_field(f, name);
+    if (!j)
+        return dflt;
+    if (!json_is_boolean(j)) {
+        wrong_kind(f, name, j, "true or false");
+        return dflt;
+    }
+    return json_is_true(j);
+}
+
+int64_t sl_field_int(const struct sl_fields *f, const char *name, int64_t min, int64_t max, int64_t dflt)
+{
+    const json_t *j = sl_field(f, name);
+    if (!j)
+        return dflt;
+    if (!json_is_integer(j)) {
+        wrong_kind(f, name, j, "an integer");
+        return dflt;
+    }
+    int64_t v = json_integer_value(j);
+    if (v < min || v > max) {
+        sl_fault_set(f->fault, SL_EINVAL, name, "%s is %lld; expected %lld to %lld.", name, (long long)v,
+                     (long long)min, (long long)max);
+        return dflt;
+    }
+    return v;
+}
+
+double sl_field_number(const struct sl_fields *f, const char *name, double min, double max, double dflt)
+{
+    const json_t *j = sl_field(f, name);
+    if (!j)
+        return dflt;
+    if (!json_is_number(j)) {
+        wrong_kind(f, name, j, "a number");
+        return dflt;
+    }
+    double v = json_number_value(j);
+    if (v < min || v > max) {
+        if (isinf(max))
+            sl_fault_set(f->fault, SL_EINVAL, name, "%s is %g; expected at least %g.", name, v, min);
+        else
+            sl_fault_set(f->fault, SL_EINVAL, name, "%s is %g; expected %g to %g.", name, v, min, max);
+        return dflt;
+    }
+    return v;
+}
+
+const char *sl_field_string(const struct sl_fields *f, const char *name, const char *dflt)
+{
+    const json_t *j = sl_field(f, name);
+    if (!j)
+        return dflt;
+    if (!json_is_string(j)) {
+        wrong_kind(f, name, j, "a string");
+        return dflt;
+    }
+    return json_string_value(j);
+}
+
+const json_t *sl_field_array(const struct sl_fields *f, const char *name)
+{
+    const json_t *j = sl_field(f, name);
+    if (j && !json_is_array(j)) {
+        wrong_kind(f, name, j, "a list");
+        return NULL;
+    }
+    return j;
+}
+
+const json_t *sl_field_object(const struct sl_fields *f, const char *name)
+{
+    const json_t *j = sl_field(f, name);
+    if (j && !json_is_object(j)) {
+        wrong_kind(f, name, j, "an object");
+        return NULL;
+    }
+    return j;
+}
+
+static bool too_deep(const char *p, size_t n)
+{
+    unsigned depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        if (in_string) {
+            if (p[i] == '\\')
+                i++;
+            else if (p[i] == '"')
+                in_string = false;
+        } else if (p[i] == '"') {
+            in_string = true;
+        } else if (p[i] == '{' || p[i] == '[') {
+            if (++depth > SL_JSON_MAX_DEPTH)
+                return true;
+        } else if ((p[i] == '}' || p[i] == ']') && depth) {
+            depth--;
+        }
+    }
+    return false;
+}
+
+json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault)
+{
+    json_error_t at;
+    if (too_deep(bytes, n)) {
+        sl_fault_set(fault, SL_EPARSE, NULL, "The body has more than %d lists and objects inside each other.",
+                     SL_JSON_MAX_DEPTH);
+        return NULL;
+    }
+    json_t *j = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &at);
+    if (!j) {
+        sl_fault_set(fault, SL_EPARSE, NULL, "The body is not valid JSON: %s (line %d, column %d).", at.text,
+                     at.line, at.column);
+        return NULL;
+    }
+    if (!json_is_object(j)) {
+        sl_fault_set(fault, SL_EPARSE, NULL, "The body is %s; expected a JSON object.", sl_json_kind(j));
+        json_decref(j);
+        return NULL;
+    }
+    return j;
+}

@@ -1,0 +1,528 @@
+/* router/api/openai_parse.c - step 1 of the request path. One table says what is done with each member's
+ * name; the functions below it read the members that mean something, a group each. */
+#include "router/api/openai_parse.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/rand.h"
+
+#define MAX_SEED_INDEX 0 /* n is 1: one choice */
+
+enum use {
+    READ,    /* by a function below */
+    IGNORED, /* cannot change the answer */
+    REFUSED  /* would change it and is not offered; null and empty values say nothing and pass */
+};
+
+static const struct member {
+    const char *name;
+    enum use use;
+} members[] = {
+    {"model", READ},
+    {"messages", READ},
+    {"prompt", READ},
+    {"stream", READ},
+    {"stream_options", READ},
+    {"max_tokens", READ},
+    {"max_completion_tokens", READ},
+    {"min_tokens", READ},
+    {"temperature", READ},
+    {"top_p", READ},
+    {"top_k", READ},
+    {"min_p", READ},
+    {"seed", READ},
+    {"stop", READ},
+    {"stop_token_ids", READ},
+    {"ignore_eos", READ},
+    {"presence_penalty", READ},
+    {"frequency_penalty", READ},
+    {"repetition_penalty", READ},
+    {"logit_bias", READ},
+    {"logprobs", READ},
+    {"top_logprobs", READ},
+    {"prompt_logprobs", READ},
+    {"echo", READ},
+    {"n", READ},
+    {"best_of", READ},
+    {"cache_salt", READ},
+    {"priority", READ},
+    {"request_id", READ},
+    {"return_token_ids", READ},
+    {"return_tokens_as_token_ids", READ},
+    {"skip_special_tokens", READ},
+    {"include_stop_str_in_output", READ},
+    {"truncate_prompt_tokens", READ},
+    {"add_special_tokens", READ},
+    {"parse_special", READ},
+    {"add_generation_prompt", READ},
+    {"continue_final_message", READ},
+    {"chat_template_kwargs", READ},
+    {"response_format", READ},
+    {"tools", READ},
+    {"tool_choice", READ},
+    {"modalities", READ},
+
+    {"user", IGNORED},
+    {"metadata", IGNORED},
+    {"store", IGNORED},
+    {"service_tier", IGNORED},
+    {"prompt_cache_key", IGNORED},
+    {"prompt_cache_retention", IGNORED},
+    {"safety_identifier", IGNORED},
+    {"reasoning_effort", IGNORED}, /* for models that reason; none is served */
+    {"include_reasoning", IGNORED},
+    {"verbosity", IGNORED},
+    {"prediction", IGNORED}, /* a hint for speed */
+    {"parallel_tool_calls", IGNORED},
+    {"spaces_between_special_tokens", IGNORED},
+    {"length_penalty", IGNORED}, /* of beam search, which is refused */
+    {"early_stopping", IGNORED},
+
+    {"functions", REFUSED},
+    {"function_call", REFUSED},
+    {"audio", REFUSED},
+    {"web_search_options", REFUSED},
+    {"suffix", REFUSED},
+    {"use_beam_search", REFUSED},
+    {"bad_words", REFUSED},
+    {"allowed_token_ids", REFUSED},
+    {"guided_json", REFUSED},
+    {"guided_regex", REFUSED},
+    {"guided_choice", REFUSED},
+    {"guided_grammar", REFUSED},
+    {"structured_outputs", REFUSED},
+    {"grammar", REFUSED},
+    {"json_schema", REFUSED},
+    {"logits_processors", REFUSED},
+    {"chat_template", REFUSED},
+    {"documents", REFUSED},
+    {"mm_processor_kwargs", REFUSED},
+    {"kv_transfer_params", REFUSED},
+    {"prompt_embeds", REFUSED},
+};
+
+static const struct member *member_find(const char *name)
+{
+    for (size_t i = 0; i < SL_COUNTOF(members); i++)
+        if (strcmp(members[i].name, name) == 0)
+            return &members[i];
+    return NULL;
+}
+
+/* null, false, "", [] and {}: clients send them for "not used". */
+static bool says_nothing(const json_t *j)
+{
+    return json_is_null(j) || json_is_false(j) || (json_is_string(j) && json_string_length(j) == 0) ||
+           (json_is_array(j) && json_array_size(j) == 0) || (json_is_object(j) && json_object_size(j) == 0);
+}
+
+static void check_names(const json_t *body, struct sl_oai_request *out, struct sl_fault *fault)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)body, name, value)
+    {
+        const struct member *m = member_find(name);
+        if (!m && out->n_unknown < SL_MAX_UNKNOWN)
+            out->unknown[out->n_unknown++] = name;
+        else if (m && m->use == REFUSED && !says_nothing(value))
+            sl_fault_set(fault, SL_EUNSUPPORTED, name, "%s is not supported.", name);
+    }
+}
+
+bool sl_oai_check_model(const struct sl_oai_model *model, const char *name, struct sl_fault *fault)
+{
+    if (!name)
+        return true;
+    for (size_t i = 0; i < model->n_names; i++)
+        if (strcmp(model->names[i], name) == 0)
+            return true;
+    return sl_fault_set(fault, SL_ENOTFOUND, "model", "The model `%.200s` does not exist. Served here: %s.",
+                        name, model->names[0]);
+}
+
+/* ---- what would need work that is not there
+ * -------------------------------------------------------------------------------------- */
+
+static void refuse_choices(const struct sl_fields *f)
+{
+    int64_t n = sl_field_int(f, "n", 1, 128, 1);
+    if (n != 1)
+        sl_fault_set(f->fault, SL_EUNSUPPORTED, "n",
+                     "n = %lld is not supported: each request gets one choice (n = 1).", (long long)n);
+    int64_t best_of = sl_field_int(f, "best_of", 1, 128, n);
+    if (best_of != n)
+        sl_fault_set(f->fault, SL_EUNSUPPORTED, "best_of", "best_of other than n is not supported.");
+}
+
+static void refuse_formats(const struct sl_fields *f)
+{
+    const json_t *format = sl_field_object(f, "response_format");
+    if (format) {
+        const json_t *type = json_object_get(format, "type");
+        const char *word = json_is_string(type) ? json_string_value(type) : NULL;
+        if (word && (strcmp(word, "json_object") == 0 || strcmp(word, "json_schema") == 0 ||
+                     strcmp(word, "structural_tag") == 0))
+            sl_fault_set(f->fault, SL_EUNSUPPORTED, "response_format",
+                         "response_format %s is not supported; only text is.", word);
+        else if (!word || strcmp(word, "text") != 0)
+            sl_fault_set(f->fault, SL_EINVAL, "response_format", "response_format.type must be \"text\".");
+    }
+    const json_t *modalities = sl_field_array(f, "modalities");
+    size_t i;
+    json_t *m;
+    json_array_foreach(modalities, i, m)
+    {
+        if (!json_is_string(m) || strcmp(json_string_value(m), "text") != 0)
+            sl_fault_set(f->fault, SL_EUNSUPPORTED, "modalities", "Only the modality \"text\" is supported.");
+    }
+    if (sl_field(f, "prompt_logprobs"))
+        sl_fault_set(f->fault, SL_EUNSUPPORTED, "prompt_logprobs", "prompt_logprobs is not supported.");
+}
+
+static void refuse_tools(const struct sl_fields *f)
+{
+    const json_t *tools = sl_field_array(f, "tools");
+    const json_t *choice = sl_field(f, "tool_choice");
+    if (tools && json_array_size(tools) == 0)
+        sl_fault_set(f->fault, SL_EINVAL, "tools", "tools is an empty list; leave it out to use none.");
+    else if (tools)
+        sl_fault_set(f->fault, SL_EUNSUPPORTED, "tools", "tools are not supported.");
+    else if (choice && !(json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0))
+        sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "tool_choice needs tools.");
+}
+
+/* ---- sampling
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
+
+static void read_sampling(const struct sl_fields *f, Sluice__Sampling *s)
+{
+    s->temperature = (float)sl_field_number(f, "temperature", 0, INFINITY, 1);
+    s->top_p = (float)sl_field_number(f, "top_p", 0, 1, 1);
+    if (!f->fault->err && s->top_p == 0)
+        sl_fault_set(f->fault, SL_EINVAL, "top_p", "top_p is 0; expected more than 0, at most 1.");
+    int64_t top_k = sl_field_int(f, "top_k", -1, INT32_MAX, 0);
+    s->top_k = top_k > 0 ? (uint32_t)top_k : 0;
+    s->min_p = (float)sl_field_number(f, "min_p", 0, 1, 0);
+    s->repetition_penalty = (float)sl_field_number(f, "repetition_penalty", 0, INFINITY, 1);
+    if (!f->fault->err && s->repetition_penalty == 0)
+        sl_fault_set(f->fault, SL_EINVAL, "repetition_penalty",
+                     "repetition_penalty is 0; expected more than 0.");
+    s->presence_penalty = (float)sl_field_number(f, "presence_penalty", -2, 2, 0);
+    s->frequency_penalty = (float)sl_field_number(f, "frequency_penalty", -2, 2, 0);
+    if (!f->fault->err && (isinf(s->temperature) || isinf(s->repetition_penalty)))
+        sl_fault_set(f->fault, SL_EINVAL, isinf(s->temperature) ? "temperature" : "repetition_penalty",
+                     "The value is too large.");
+    if (sl_field(f, "seed"))
+        s->seed = (uint64_t)sl_field_int(f, "seed", INT64_MIN, INT64_MAX, 0);
+    else
+        s->seed = sl_random_u64();
+    s->choice = MAX_SEED_INDEX;
+}
+
+static void read_bias(const struct sl_fields *f, uint32_t n_vocab, struct sl_arena *arena,
+                      Sluice__Sampling *s)
+{
+    const json_t *bias = sl_field_object(f, "logit_bias");
+    size_t n = json_object_size(bias);
+    if (n == 0)
+        return;
+    if (n > SL_MAX_BIASES) {
+        sl_fault_set(f->fault, SL_EINVAL, "logit_bias", "logit_bias has %zu entries; at most %d are taken.",
+                     n, SL_MAX_BIASES);
+        return;
+    }
+    s->bias = sl_arena_alloc(arena, n * sizeof *s->bias);
+    Sluice__LogitBias *entries = sl_arena_alloc(arena, n * sizeof *entries);
+    if (!s->bias || !entries) {
+        sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
+        return;
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)bias, key, value)
+    {
+        char *end;
+        size_t digits = strspn(key, "0123456789");
+        unsigned long long id = digits && digits < 11 ? strtoull(key, &end, 10) : 0;
+        if (!digits || digits > 10 || key[digits] || id >= n_vocab) {
+            sl_fault_set(f->fault, SL_EINVAL, "logit_bias",
+                         "logit_bias names token \"%.40s\"; expected a token id below %u.", key, n_vocab);
+            return;
+        }
+        double v = json_is_number(value) ? json_number_value(value) : 1e9;
+        if (v < -100 || v > 100) {
+            sl_fault_set(f->fault, SL_EINVAL, "logit_bias",
+                         "logit_bias of token %llu must be a number from -100 to 100.", id);
+            return;
+        }
+        Sluice__LogitBias *b = &entries[s->n_bias];
+        sluice__logit_bias__init(b);
+        b->token = (int32_t)id;
+        b->bias = (float)v;
+        s->bias[s->n_bias++] = b;
+    }
+}
+
+/* ---- where it ends
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+static void read_lengths(const struct sl_fields *f, bool chat, uint32_t context, struct sl_oai_request *out,
+                         Sluice__Sampling *s)
+{
+    int64_t min_allowed = out->req->echo ? 0 : 1;
+    const char *name = chat && sl_field(f, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    out->max_tokens_given = sl_field(f, name) != NULL;
+    /* completions: OpenAI's default of 16; chat: the rest of the context, known once the prompt is */
+    s->max_tokens = (uint32_t)sl_field_int(f, name, min_allowed, INT32_MAX, chat ? (int64_t)context : 16);
+    s->min_tokens = (uint32_t)sl_field_int(f, "min_tokens", 0, INT32_MAX, 0);
+    if (!f->fault->err && out->max_tokens_given && s->min_tokens > s->max_tokens)
+        sl_fault_set(f->fault, SL_EINVAL, "min_tokens", "min_tokens is %u and %s is %u; it cannot be more.",
+                     s->min_tokens, name, s->max_tokens);
+}
+
+static void read_stop_strings(const struct sl_fields *f, struct sl_gen_req *req)
+{
+    const json_t *stop = sl_field(f, "stop");
+    if (!stop)
+        return;
+    if (!json_is_string(stop) && !json_is_array(stop)) {
+        sl_fault_set(f->fault, SL_EINVAL, "stop", "stop is %s; expected a string or a list of strings.",
+                     sl_json_kind(stop));
+        return;
+    }
+    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    if (n > SL_MAX_STOP_STRINGS) {
+        sl_fault_set(f->fault, SL_EINVAL, "stop", "stop has %zu strings; at most %d are taken.", n,
+                     SL_MAX_STOP_STRINGS);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        size_t len = json_string_length(one);
+        if (!json_is_string(one) || len == 0 || len > SL_MAX_STOP_BYTES) {
+            sl_fault_set(f->fault, SL_EINVAL, "stop", "Each string of stop must have 1 to %d bytes.",
+                         SL_MAX_STOP_BYTES);
+            return;
+        }
+        req->stop[req->n_stop] = sl_arena_strndup(req->arena, json_string_value(one), len);
+        if (!req->stop[req->n_stop++])
+            sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
+    }
+}
+
+/* ignore_eos takes back the model's own end tokens only, as in vLLM; the nodes' flag of that name is for all
+ * ids, so it is set when none is left. */
+static void read_stop_tokens(const struct sl_fields *f, const struct sl_oai_model *model,
+                             struct sl_oai_request *out, Sluice__Sampling *s)
+{
+    bool ignore_eos = sl_field_bool(f, "ignore_eos", false);
+    const json_t *list = sl_field_array(f, "stop_token_ids");
+    size_t n_eog = ignore_eos ? 0 : model->n_eog;
+    size_t n = json_array_size(list);
+    if (n_eog > SL_MAX_STOP_TOKENS)
+        n_eog = SL_MAX_STOP_TOKENS;
+    if (n + n_eog > SL_MAX_STOP_TOKENS) {
+        sl_fault_set(f->fault, SL_EINVAL, "stop_token_ids",
+                     "stop_token_ids has %zu ids; at most %zu are taken.", n, SL_MAX_STOP_TOKENS - n_eog);
+        return;
+    }
+    s->stop_ids = sl_arena_alloc(out->req->arena, SL_MAX_STOP_TOKENS * sizeof *s->stop_ids);
+    if (!s->stop_ids) {
+        sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
+        return;
+    }
+    for (size_t i = 0; i < n_eog; i++)
+        s->stop_ids[s->n_stop_ids++] = (int32_t)model->eog[i];
+    size_t i;
+    json_t *id;
+    json_array_foreach(list, i, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= model->n_vocab) {
+            sl_fault_set(f->fault, SL_EINVAL, "stop_token_ids", "stop_token_ids must be token ids below %u.",
+                         model->n_vocab);
+            return;
+        }
+        out->user_stop_ids[out->n_user_stop_ids++] = (int32_t)json_integer_value(id);
+        s->stop_ids[s->n_stop_ids++] = (int32_t)json_integer_value(id);
+    }
+    s->ignore_eos = s->n_stop_ids == 0;
+}
+
+/* ---- how it is shown
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+static void read_logprobs(const struct sl_fields *f, bool chat, struct sl_gen_req *req)
+{
+    req->sampling.n_logprobs = -1;
+    if (!chat) {
+        int64_t n = sl_field_int(f, "logprobs", 0, SL_MAX_TOP_LOGPROBS, -1);
+        req->logprobs = n >= 0;
+        req->sampling.n_logprobs = (int32_t)n;
+        if (req->logprobs && req->echo)
+            sl_fault_set(f->fault, SL_EUNSUPPORTED, "logprobs",
+                         "logprobs with echo is not supported: prompt tokens have none here.");
+        return;
+    }
+    req->logprobs = sl_field_bool(f, "logprobs", false);
+    int64_t top = sl_field_int(f, "top_logprobs", 0, SL_MAX_TOP_LOGPROBS, 0);
+    if (sl_field(f, "top_logprobs") && top > 0 && !req->logprobs)
+        sl_fault_set(f->fault, SL_EINVAL, "top_logprobs", "top_logprobs needs logprobs to be true.");
+    if (req->logprobs)
+        req->sampling.n_logprobs = (int32_t)top;
+}
+
+static void read_stream(const struct sl_fields *f, struct sl_oai_request *out)
+{
+    struct sl_gen_req *req = out->req;
+    req->stream = sl_field_bool(f, "stream", false);
+    const json_t *options = sl_field_object(f, "stream_options");
+    if (!options)
+        return;
+    if (!req->stream) {
+        sl_fault_set(f->fault, SL_EINVAL, "stream_options", "stream_options needs stream to be true.");
+        return;
+    }
+    const struct sl_fields in = {options, f->fault};
+    req->include_usage = sl_field_bool(&in, "include_usage", false);
+    out->continuous_usage = req->include_usage && sl_field_bool(&in, "continuous_usage_stats", false);
+}
+
+/* ---- the prompt
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
+
+bool sl_oai_token_list(const json_t *list, const char *name, uint32_t n_vocab, struct sl_arena *arena,
+                       int32_t **tokens, uint32_t *n, struct sl_fault *fault)
+{
+    size_t len = json_array_size(list);
+    if (len > UINT32_MAX / sizeof **tokens)
+        return sl_fault_set(fault, SL_EINVAL, name, "%s has too many tokens.", name);
+    int32_t *ids = sl_arena_alloc(arena, (len ? len : 1) * sizeof *ids);
+    if (!ids)
+        return sl_fault_set(fault, SL_ENOMEM, NULL, "No memory for the request.");
+    size_t i;
+    json_t *id;
+    json_array_foreach(list, i, id)
+    {
+        if (!json_is_integer(id))
+            return sl_fault_set(fault, SL_EINVAL, name, "%s holds %s; expected token ids only.", name,
+                                sl_json_kind(id));
+        if (json_integer_value(id) < 0 || json_integer_value(id) >= n_vocab)
+            return sl_fault_set(fault, SL_EINVAL, name, "%s holds token %lld; expected ids from 0 to %u.",
+                                name, (long long)json_integer_value(id), n_vocab - 1);
+        ids[i] = (int32_t)json_integer_value(id);
+    }
+    *tokens = ids;
+    *n = (uint32_t)len;
+    return true;
+}
+
+static void read_prompt(const struct sl_fields *f, const struct sl_oai_model *model,
+                        struct sl_oai_request *out)
+{
+    const json_t *p = sl_field(f, "prompt");
+    const json_t *first = json_array_get(p, 0);
+    if (f->fault->err)
+        return;
+    if (!p || (json_is_array(p) && !first)) {
+        sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is missing or empty.");
+        return;
+    }
+    if (json_is_array(p) && (json_is_string(first) || json_is_array(first))) { /* a batch */
+        if (json_array_size(p) > 1) {
+            sl_fault_set(f->fault, SL_EUNSUPPORTED, "prompt",
+                         "A list of %zu prompts is not supported: send each prompt in a request of its own.",
+                         json_array_size(p));
+            return;
+        }
+        p = first;
+    }
+    if (json_is_string(p)) {
+        out->prompt_kind = SL_PROMPT_TEXT;
+        out->text = json_string_value(p);
+        out->text_len = json_string_length(p);
+    } else if (json_is_array(p)) {
+        out->prompt_kind = SL_PROMPT_TOKENS;
+        sl_oai_token_list(p, "prompt", model->n_vocab, out->req->arena, &out->req->tokens,
+                          &out->req->n_tokens, f->fault);
+    } else {
+        sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is %s; expected a string or a list of token ids.",
+                     sl_json_kind(p));
+    }
+    if (!f->fault->err && (out->prompt_kind == SL_PROMPT_TEXT ? out->text_len : out->req->n_tokens) == 0)
+        sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is empty.");
+}
+
+static void read_messages(const struct sl_fields *f, struct sl_oai_request *out)
+{
+    out->prompt_kind = SL_PROMPT_MESSAGES;
+    out->messages = sl_field_array(f, "messages");
+    if (!f->fault->err && json_array_size(out->messages) == 0)
+        sl_fault_set(f->fault, SL_EINVAL, "messages", "messages is missing or empty.");
+    out->template_kwargs = sl_field_object(f, "chat_template_kwargs");
+    out->continue_final_message = sl_field_bool(f, "continue_final_message", false);
+    out->add_generation_prompt = sl_field_bool(f, "add_generation_prompt", !out->continue_final_message);
+    if (out->continue_final_message && out->add_generation_prompt)
+        sl_fault_set(f->fault, SL_EINVAL, "continue_final_message",
+                     "continue_final_message and add_generation_prompt cannot both be true.");
+}
+
+static const char *keep(struct sl_arena *arena, const char *s)
+{
+    return s ? sl_arena_strndup(arena, s, strlen(s)) : NULL;
+}
+
+bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *body, struct sl_gen_req *req,
+                  struct sl_oai_request *out, struct sl_fault *fault)
+{
+    const struct sl_fields f = {body, fault};
+    memset(out, 0, sizeof *out);
+    out->req = req;
+    req->chat = chat;
+    sluice__sampling__init(&req->sampling);
+
+    const char *name = sl_field_string(&f, "model", NULL);
+    sl_oai_check_model(model, name, fault);
+    req->model = keep(req->arena, name ? name : model->names[0]);
+    if (chat)
+        read_messages(&f, out);
+    else
+        read_prompt(&f, model, out);
+    check_names(body, out, fault);
+    refuse_choices(&f);
+    refuse_formats(&f);
+    refuse_tools(&f);
+
+    req->echo = sl_field_bool(&f, "echo", false);
+    if (chat && req->echo)
+        sl_fault_set(fault, SL_EUNSUPPORTED, "echo", "echo is supported for /v1/completions only.");
+    read_sampling(&f, &req->sampling);
+    read_bias(&f, model->n_vocab, req->arena, &req->sampling);
+    read_lengths(&f, chat, model->context_length, out, &req->sampling);
+    read_stop_strings(&f, req);
+    read_stop_tokens(&f, model, out, &req->sampling);
+    read_logprobs(&f, chat, req);
+    read_stream(&f, out);
+
+    req->include_stop = sl_field_bool(&f, "include_stop_str_in_output", false);
+    req->skip_special = sl_field_bool(&f, "skip_special_tokens", true);
+    req->return_token_ids = sl_field_bool(&f, "return_token_ids", false);
+    out->tokens_as_ids = sl_field_bool(&f, "return_tokens_as_token_ids", false);
+    out->add_special = sl_field_bool(&f, "add_special_tokens", !chat);
+    out->parse_special = sl_field_bool(&f, "parse_special", false);
+    out->truncate = sl_field_int(&f, "truncate_prompt_tokens", -1, INT32_MAX, 0);
+    out->request_id = sl_field_string(&f, "request_id", NULL);
+    req->priority = (int32_t)sl_field_int(&f, "priority", INT32_MIN, INT32_MAX, 0);
+    const char *salt = sl_field_string(&f, "cache_salt", NULL);
+    if (salt && (!salt[0] || strlen(salt) > SL_MAX_SALT_BYTES))
+        sl_fault_set(fault, SL_EINVAL, "cache_salt", "cache_salt must have 1 to %d bytes.",
+                     SL_MAX_SALT_BYTES);
+    req->cache_salt = keep(req->arena, salt);
+    return fault->err == SL_OK;
+}

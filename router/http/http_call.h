@@ -1,0 +1,115 @@
+/* router/http/http_call.h - inside of http/: one request, its connection, and the server's shared part. Not
+ * for other folders. */
+#ifndef SLUICE_ROUTER_HTTP_HTTP_CALL_H
+#define SLUICE_ROUTER_HTTP_HTTP_CALL_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "common/base/list.h"
+#include "common/base/loop.h"
+#include "common/base/thread.h"
+#include "router/http/http_server.h"
+
+#define SL_HTTP_MAX_HEADERS 16
+#define SL_HTTP_ID_BYTES    132
+
+/* What a connection is doing, for the time limits; http thread. */
+enum sl_http_phase {
+    SL_HTTP_FRESH,     /* accepted, nothing read */
+    SL_HTTP_KEPT,      /* between two requests */
+    SL_HTTP_RECEIVING, /* request line seen, body not complete */
+    SL_HTTP_WORKING    /* being answered */
+};
+
+struct sl_http_conn {
+    struct sl_list link; /* server.conns */
+    struct sl_http_server *server;
+    int fd;
+    enum sl_http_phase phase;
+    uint64_t since_ms;
+    bool refused;              /* over max_connections */
+    struct sl_http_call *call; /* the request in work, or NULL */
+};
+
+struct sl_http_call {
+    struct sl_http_server *server;
+    struct MHD_Connection *mhd; /* NULL once finished */
+    struct sl_http_conn *conn;  /* the same */
+    _Atomic int refs;
+
+    char *method, *path;
+    char request_id[SL_HTTP_ID_BYTES];
+    const void *note;
+    struct sl_buf body;
+    uint64_t n_discarded, arrived_us;
+    enum sl_http_where where;
+    bool headers_seen, complete, discard;
+
+    /* http thread */
+    bool suspended, watched, aborted, finished;
+    struct sl_http_owner owner; /* set in handle(); read by the http thread once the worker is done */
+    bool has_owner;
+    _Atomic bool busy; /* a worker has it: the connection stays suspended, so that all of it stays valid */
+
+    /* the answer: written by who claims it, read by the http thread after ready */
+    _Atomic bool claimed, ready;
+    unsigned status;
+    const char *content_type;
+    struct sl_buf answer;
+    struct {
+        char *name, *value;
+    } headers[SL_HTTP_MAX_HEADERS];
+    size_t n_headers;
+
+    /* the stream: http thread */
+    bool streaming, stream_ended;
+    struct sl_buf out;
+    size_t out_sent; /* bytes of out already taken */
+
+    struct sl_http_call *next_ready; /* server.ready */
+    bool queued;
+};
+
+struct sl_http_workers; /* http_workers.h */
+
+struct sl_http_server {
+    struct sl_http_conf conf;
+    char *listen;
+    uint16_t port;
+    struct MHD_Daemon *daemon;
+    struct sl_loop *loop;
+    struct sl_thread thread;
+    pthread_t self;
+    struct sl_http_workers *workers;
+    _Atomic bool stop;
+    _Atomic uint32_t n_open_calls;
+    _Atomic uint64_t n_ids;
+    uint64_t id_base;
+
+    struct sl_list conns; /* http thread */
+    uint32_t n_conns;
+    uint64_t last_scan_ms;
+
+    pthread_mutex_t ready_lock;
+    struct sl_http_call *ready_first, *ready_last;
+
+    struct sl_metric *m_conns, *m_refused, *m_timeouts, *m_left, *m_cut, *m_status[6];
+};
+
+/* MHD's callbacks for requests. */
+void *sl_http_call_begin(void *server, const char *uri, struct MHD_Connection *mhd);
+enum MHD_Result sl_http_call_access(void *server, struct MHD_Connection *mhd, const char *url,
+                                    const char *method, const char *version, const char *upload,
+                                    size_t *upload_n, void **call);
+void sl_http_call_completed(void *server, struct MHD_Connection *mhd, void **call,
+                            enum MHD_RequestTerminationCode why);
+
+/* http thread: lets the call go on after a wake, a worker's end, or an abort. */
+void sl_http_call_proceed(struct sl_http_call *c);
+/* Any thread: puts the call on the ready list. */
+void sl_http_call_post(struct sl_http_call *c);
+/* http thread: the client is gone or must go. */
+void sl_http_call_abort(struct sl_http_call *c);
+
+#endif

@@ -1,0 +1,291 @@
+/* router/http/http_server.c - the http thread: our own epoll loop around libmicrohttpd's daemon.
+ *
+ * The library's internal epoll thread stalls when exactly 128 sockets become ready at once, so the daemon
+ * runs without a thread: its epoll fd stands in our loop, and each round ends with MHD_run(). A round: wait
+ * -> calls on the ready list (woken, answered, client gone) -> MHD_run() -> once a second, the time limits.
+ * The ready list is how other threads reach this one; a call stands in it once at most, so it needs no limit
+ * of its own.
+ *
+ * The library answers nothing past its own connection limit, so that limit lies above max_connections and the
+ * difference is answered 503. Its inactivity timeout ends connections that take no bytes; times for receiving
+ * are ours, because one byte a second counts as activity there. */
+#include "router/http/http_call.h"
+
+#include <inttypes.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rand.h"
+#include "router/http/http_listen.h"
+#include "router/http/http_workers.h"
+
+#define REFUSED_CONNECTIONS 64                 /* open at once only to be told 503 */
+#define HEADER_MEMORY_BYTES ((size_t)32 << 10) /* the library's per connection, headers included */
+#define SCAN_EVERY_MS       1000u
+#define IDLE_POLL_MS        5u
+
+static void nothing(void *arg, uint32_t events)
+{
+    (void)arg;
+    (void)events;
+}
+
+SL_PRINTF(2, 0) static void on_library_log(void *arg, const char *fmt, va_list args)
+{
+    (void)arg;
+    char line[256];
+    if (!sl_log_on(SL_LOG_DEBUG))
+        return;
+    vsnprintf(line, sizeof line, fmt, args);
+    line[strcspn(line, "\n")] = '\0';
+    SL_DEBUG("http library says: %s", line);
+}
+
+static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    struct sl_http_server *s = arg;
+    struct sl_http_conn *k = *context;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const int on = 1;
+        k = sl_xcalloc(1, sizeof *k);
+        k->server = s;
+        k->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        k->since_ms = sl_now_ms();
+        k->refused = s->n_conns >= s->conf.max_connections;
+        setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        sl_list_add_tail(&s->conns, &k->link);
+        s->n_conns++;
+        *context = k;
+    } else if (k) {
+        sl_list_remove(&k->link);
+        s->n_conns--;
+        sl_free(k);
+        *context = NULL;
+    }
+    sl_metric_set(s->m_conns, s->n_conns);
+}
+
+/* Requests that do not arrive: told so where an answer can still be understood, then cut. */
+static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
+{
+    static const char late[] =
+        "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        "Content-Length: 112\r\n\r\n"
+        "{\"error\":{\"message\":\"The request did not arrive in time.\",\"type\":\"RequestTimeoutError\","
+        "\"param\":null,\"code\":408}}";
+    s->last_scan_ms = now_ms;
+    SL_LIST_FOREACH_SAFE(at, next, &s->conns)
+    {
+        struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
+        uint64_t limit_s = k->phase == SL_HTTP_KEPT ? s->conf.idle_timeout_s : s->conf.receive_timeout_s;
+        if (k->phase == SL_HTTP_WORKING || now_ms - k->since_ms < limit_s * 1000)
+            continue;
+        if (k->phase == SL_HTTP_RECEIVING) {
+            ssize_t sent = send(k->fd, late, sizeof late - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+            (void)sent; /* a courtesy */
+            sl_metric_add(s->m_timeouts, 1);
+        }
+        shutdown(k->fd, SHUT_RDWR);
+        k->since_ms = now_ms; /* once is enough; the library sees the end and closes */
+    }
+}
+
+static void run_ready(struct sl_http_server *s)
+{
+    pthread_mutex_lock(&s->ready_lock);
+    struct sl_http_call *c = s->ready_first;
+    s->ready_first = s->ready_last = NULL;
+    pthread_mutex_unlock(&s->ready_lock);
+    while (c) {
+        struct sl_http_call *next = c->next_ready;
+        pthread_mutex_lock(&s->ready_lock);
+        c->queued = false; /* before it is looked at: a wake from now on counts again */
+        pthread_mutex_unlock(&s->ready_lock);
+        sl_http_call_proceed(c);
+        sl_http_unref(c);
+        c = next;
+    }
+}
+
+static void round_once(struct sl_http_server *s)
+{
+    unsigned long long wait_ms = SCAN_EVERY_MS, library_ms;
+    if (MHD_get_timeout(s->daemon, &library_ms) == MHD_YES && library_ms < wait_ms)
+        wait_ms = library_ms;
+    sl_loop_once(s->loop, (uint32_t)wait_ms);
+    run_ready(s);
+    MHD_run(s->daemon);
+    uint64_t now_ms = sl_now_ms();
+    if (now_ms - s->last_scan_ms >= SCAN_EVERY_MS)
+        enforce_times(s, now_ms);
+}
+
+static void http_main(void *arg)
+{
+    struct sl_http_server *s = arg;
+    s->self = pthread_self();
+    while (!atomic_load(&s->stop))
+        round_once(s);
+    sl_http_workers_close(s->workers); /* here, where calls are given to them: none can come after */
+    /* the library wants no suspended connection when it stops */
+    run_ready(s);
+    SL_LIST_FOREACH(at, &s->conns)
+    {
+        struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
+        if (k->call) {
+            sl_http_call_abort(k->call);
+            sl_http_call_proceed(k->call);
+        }
+    }
+    MHD_run(s->daemon);
+    MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+    run_ready(s);
+}
+
+static void run_on_worker(struct sl_http_call *c)
+{
+    c->server->conf.handle(c->server->conf.arg, c);
+    atomic_store_explicit(&c->busy, false, memory_order_release);
+    sl_http_call_post(c);
+    sl_http_unref(c);
+}
+
+static void register_metrics(struct sl_http_server *s)
+{
+    struct sl_metrics *m = s->conf.metrics;
+    s->m_conns = sl_gauge(m, "sluice_http_connections", NULL, "Open client connections.");
+    s->m_refused = sl_counter(m, "sluice_http_connections_refused_total", NULL,
+                              "Connections answered 503 over max_connections.");
+    s->m_timeouts =
+        sl_counter(m, "sluice_http_receive_timeouts_total", NULL, "Requests that did not arrive in time.");
+    s->m_left = sl_counter(m, "sluice_http_clients_left_total", NULL,
+                           "Clients that left before their answer was complete.");
+    s->m_cut = sl_counter(m, "sluice_http_slow_readers_cut_total", NULL,
+                          "Streams cut because the client did not read.");
+    for (unsigned i = 1; i < SL_COUNTOF(s->m_status); i++) {
+        char labels[24];
+        snprintf(labels, sizeof labels, "status=\"%uxx\"", i);
+        s->m_status[i] =
+            sl_counter(m, "sluice_http_requests_total", labels, "Requests answered, by class of status.");
+    }
+    s->m_status[0] = s->m_status[5];
+}
+
+static enum sl_err start_daemon(struct sl_http_server *s, int listen_fd, struct sl_why *why)
+{
+    s->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, sl_http_call_access, s,
+        MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s, MHD_OPTION_LISTEN_SOCKET, listen_fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->conf.max_connections + REFUSED_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->conf.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        HEADER_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, sl_http_call_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, sl_http_call_begin, s,
+        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!s->daemon)
+        return sl_why_set(why, SL_EIO,
+                          "the HTTP library did not start on %s (more connections than open files allowed?)",
+                          s->listen);
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    enum sl_err err = sl_loop_add(s->loop, info->epoll_fd, EPOLLIN, nothing, NULL);
+    if (err) {
+        MHD_stop_daemon(s->daemon);
+        return sl_why_set(why, err, "the HTTP library's epoll descriptor cannot be watched");
+    }
+    return SL_OK;
+}
+
+enum sl_err sl_http_server_open(const struct sl_http_conf *conf, struct sl_http_server **out,
+                                struct sl_why *why)
+{
+    int listen_fd = -1;
+    struct sl_http_server *s = sl_xcalloc(1, sizeof *s);
+    s->conf = *conf;
+    s->listen = sl_xstrdup(conf->listen);
+    s->id_base = sl_random_u64();
+    sl_list_init(&s->conns);
+    SL_ASSERT(pthread_mutex_init(&s->ready_lock, NULL) == 0);
+    register_metrics(s);
+    enum sl_err err = sl_http_listen_open(conf->listen, &listen_fd, &s->port, why);
+    if (err)
+        goto free_server;
+    err = sl_loop_open(&s->loop);
+    if (err) {
+        sl_why_set(why, err, "the event loop of the HTTP thread did not open");
+        goto close_listen;
+    }
+    err = sl_http_workers_open(conf->n_workers ? conf->n_workers : 1, conf->max_waiting, run_on_worker,
+                               &s->workers);
+    if (err) {
+        sl_why_set(why, err, "the API threads did not start");
+        goto close_loop;
+    }
+    err = start_daemon(s, listen_fd, why);
+    if (err)
+        goto close_workers;
+    listen_fd = -1; /* the daemon's from here */
+    err = sl_thread_start(&s->thread, "http", http_main, s);
+    if (err) {
+        sl_why_set(why, err, "the HTTP thread did not start");
+        goto stop_daemon;
+    }
+    *out = s;
+    return SL_OK;
+stop_daemon:
+    MHD_stop_daemon(s->daemon);
+close_workers:
+    sl_http_workers_close(s->workers);
+close_loop:
+    sl_loop_close(s->loop);
+close_listen:
+    if (listen_fd >= 0)
+        close(listen_fd);
+free_server:
+    pthread_mutex_destroy(&s->ready_lock);
+    sl_free(s->listen);
+    sl_free(s);
+    return err;
+}
+
+void sl_http_server_close(struct sl_http_server *s)
+{
+    if (!s)
+        return;
+    atomic_store(&s->stop, true);
+    sl_loop_wake(s->loop);
+    sl_thread_join(&s->thread);
+    sl_loop_close(s->loop);
+    pthread_mutex_destroy(&s->ready_lock);
+    sl_free(s->listen);
+    sl_free(s);
+}
+
+bool sl_http_server_wait_idle(struct sl_http_server *s, uint32_t timeout_ms)
+{
+    uint64_t until_ms = sl_now_ms() + timeout_ms;
+    while (sl_http_server_open_calls(s) > 0) {
+        if (sl_now_ms() >= until_ms)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = IDLE_POLL_MS * 1000000l}, NULL);
+    }
+    return true;
+}
+
+uint16_t sl_http_server_port(const struct sl_http_server *s)
+{
+    return s->port;
+}
+
+uint32_t sl_http_server_open_calls(const struct sl_http_server *s)
+{
+    return atomic_load(&s->n_open_calls);
+}
