@@ -111,9 +111,9 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
 {
     if (head_dim <= d->attn_head_dim)
         return SL_OK;
-    size_t blocks =
-        2 * (size_t)SL_ATTN_BLOCK * head_dim + (size_t)SL_ATTN_QROWS * (3 * (size_t)head_dim + SL_ATTN_BLOCK);
-    size_t per_thread = ((blocks + 4 * SL_ATTN_QROWS) * sizeof(float) + 16 * 64 + 4095) & ~(size_t)4095;
+    size_t width = sl_attn_width(head_dim);
+    size_t floats = 2 * SL_ATTN_BLOCK * width + SL_ATTN_QROWS * (3 * width + SL_ATTN_BLOCK + 5);
+    size_t per_thread = (floats * sizeof(float) + 16 * 64 + 4095) & ~(size_t)4095;
     uint8_t *mem = sl_huge_alloc(per_thread * d->n_threads, true);
     float *partials = d->partials ? d->partials : sl_huge_alloc(PARTIAL_FLOATS * sizeof(float), true);
     if (!mem || !partials) {
@@ -132,14 +132,15 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
     for (unsigned i = 0; i < d->n_threads; i++) {
         uint8_t *at = mem + i * per_thread;
         struct sl_attn_scratch *s = &d->attn[i];
-        s->k = cut(&at, (size_t)SL_ATTN_BLOCK * head_dim);
-        s->v = cut(&at, (size_t)SL_ATTN_BLOCK * head_dim);
-        s->q = cut(&at, (size_t)SL_ATTN_QROWS * head_dim);
+        s->k = cut(&at, SL_ATTN_BLOCK * width);
+        s->v = cut(&at, SL_ATTN_BLOCK * width);
+        s->q = cut(&at, SL_ATTN_QROWS * width);
         s->s = cut(&at, (size_t)SL_ATTN_QROWS * SL_ATTN_BLOCK);
-        s->acc = cut(&at, (size_t)SL_ATTN_QROWS * head_dim);
-        s->total = cut(&at, (size_t)SL_ATTN_QROWS * head_dim);
+        s->acc = cut(&at, SL_ATTN_QROWS * width);
+        s->total = cut(&at, SL_ATTN_QROWS * width);
         s->m = cut(&at, SL_ATTN_QROWS);
         s->l = cut(&at, SL_ATTN_QROWS);
+        s->keep = cut(&at, SL_ATTN_QROWS);
         s->total_m = cut(&at, SL_ATTN_QROWS);
         s->total_l = cut(&at, SL_ATTN_QROWS);
     }

@@ -84,16 +84,21 @@ struct sl_attn_tile {
     float *partial; /* [j1 - j0][head_dim + 2]: acc, m, l of the one segment seg0; or NULL */
 };
 
-/* Scratch of one thread for attention tiles, all 64-byte aligned. */
+/* Scratch of one thread for attention tiles, all 64-byte aligned. width is head_dim rounded up to 16. */
 struct sl_attn_scratch {
-    float *k;                         /* [head_dim][SL_ATTN_BLOCK], transposed */
-    float *v;                         /* [SL_ATTN_BLOCK][head_dim] */
-    float *q;                         /* [SL_ATTN_QROWS][head_dim], scaled by log2(e) / sqrt(head_dim) */
-    float *s;                         /* [SL_ATTN_QROWS][SL_ATTN_BLOCK] */
-    float *acc;                       /* [SL_ATTN_QROWS][head_dim] of the segment */
-    float *total;                     /* [SL_ATTN_QROWS][head_dim] of the segments before */
-    float *m, *l, *total_m, *total_l; /* [SL_ATTN_QROWS] */
+    float *k;                                /* [head_dim][SL_ATTN_BLOCK], transposed */
+    float *v;                                /* [SL_ATTN_BLOCK][width] */
+    float *q;                                /* [SL_ATTN_QROWS][width], scaled by log2(e) / sqrt(head_dim) */
+    float *s;                                /* [SL_ATTN_QROWS][SL_ATTN_BLOCK] */
+    float *acc;                              /* [SL_ATTN_QROWS][width] of the segment */
+    float *total;                            /* [SL_ATTN_QROWS][width] of the segments before */
+    float *m, *l, *keep, *total_m, *total_l; /* [SL_ATTN_QROWS] */
 };
+
+static inline uint32_t sl_attn_width(uint32_t head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
 
 struct sl_cpu_isa {
     /* y = x * (1 / sqrt(sum(x^2) / n + eps)) * w. The sum: 16 lanes, lane i takes x[i], x[i + 16], .. by FMA

@@ -1,6 +1,5 @@
 /* kernels/cpu/isa_avx512.c - the table of inner loops with AVX-512 (F, BW, VL, DQ, VNNI, BF16). */
 #include "kernels/cpu/isa_avx512.h"
-#include "kernels/cpu/isa_portable.h"
 
 const struct sl_cpu_isa sl_cpu_isa_avx512 = {
     .rmsnorm_row = sl_avx512_rmsnorm_row,
@@ -11,7 +10,7 @@ const struct sl_cpu_isa sl_cpu_isa_avx512 = {
     .angles = sl_avx512_angles,
     .rotate = sl_avx512_rotate,
     .kv_store = sl_avx512_kv_store,
-    .attn_tile = sl_portable_attn_tile,
-    .attn_merge = sl_portable_attn_merge,
-    .attn_finish = sl_portable_attn_finish,
+    .attn_tile = sl_avx512_attn_tile,
+    .attn_merge = sl_avx512_attn_merge,
+    .attn_finish = sl_avx512_attn_finish,
 };
