@@ -1,0 +1,175 @@
+/* common/node/node_conf.c - the options of a node and the checks between them. */
+#include "common/node/node_conf.h"
+
+#include <ctype.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/thread.h"
+#include "common/wire/wire_msg.h"
+
+static const char *const dtype_words[] = {"f16", "bf16", "f32", NULL};
+static const enum sl_dtype dtype_values[] = {SL_F16, SL_BF16, SL_F32};
+static const char *const level_words[] = {"error", "warn", "info", "debug", "trace", NULL};
+
+#define AT(member) offsetof(struct sl_node_conf, member)
+
+const struct sl_conf_opt sl_node_opts[] = {
+    {"name", SL_CONF_STRING, AT(name), NULL,
+     "name of this node, unique in the cluster; empty = its preferred duty", 0, 0, NULL},
+    {"routers", SL_CONF_LIST, AT(routers), "tcp://127.0.0.1:7100",
+     "registration addresses of the routers to serve", 0, 0, NULL},
+    {"listen", SL_CONF_STRING, AT(listen), "tcp://127.0.0.1:0",
+     "address for the routers' commands; port 0 = any free one", 0, 0, NULL},
+    {"advertise", SL_CONF_STRING, AT(advertise), NULL,
+     "host by which others reach this node, needed when it listens on all addresses", 0, 0, NULL},
+    {"model", SL_CONF_STRING, AT(model), NULL, "model file (GGUF)", 0, 0, NULL},
+    {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of reference, portable, avx512", 0, 0,
+     NULL},
+    {"threads", SL_CONF_U32, AT(threads), "0", "compute threads; 0 = one per CPU of cpus, or 1", 0, 1024,
+     NULL},
+    {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs of this node, \"0\" or \"0-3,8\"; empty = all, not pinned",
+     0, 0, NULL},
+    {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, taken at start", 1 << 16,
+     1e15, NULL},
+    {"kv_dtype", SL_CONF_ENUM, AT(kv_dtype_word), "f16", "type of KV values", 0, 0, dtype_words},
+    {"page_tokens", SL_CONF_U32, AT(page_tokens), "32", "tokens per KV page; the same on all nodes", 1, 4096,
+     NULL},
+    {"max_batch_tokens", SL_CONF_U32, AT(max_batch_tokens), "8192",
+     "most rows of one step: bounds the memory for activations", 1, 65536, NULL},
+    {"max_sequences", SL_CONF_U32, AT(max_sequences), "256", "sequences with a place at once", 1, 65536,
+     NULL},
+    {"max_waiting", SL_CONF_U32, AT(max_waiting), "1024", "sequences that wait for a place; more are refused",
+     1, 1000000, NULL},
+    {"ungranted_pages", SL_CONF_U32, AT(ungranted_pages), "256",
+     "pages that prefills may fill before their decode node has room", 0, 0, NULL},
+    {"chunk_tokens", SL_CONF_STRING, AT(chunk_tokens_text), "auto",
+     "prompt chunk: auto (by predicted time), 0 (whole prompts), or a number of tokens", 0, 0, NULL},
+    {"tpot_target_ms", SL_CONF_F64, AT(tpot_target_ms), "0",
+     "time target of a step that decodes; 0 = chunk_stretch times the step without a chunk", 0, 1e6, NULL},
+    {"chunk_stretch", SL_CONF_F64, AT(chunk_stretch), "2.5",
+     "how far a prompt chunk may stretch a decoding step", 1, 1000, NULL},
+    {"roles", SL_CONF_LIST, AT(roles), "prefill,decode", "duties this node may do", 0, 0, NULL},
+    {"exact", SL_CONF_BOOL, AT(exact), "true", "refuse peers that do not compute the same bits", 0, 0, NULL},
+    {"transfer_transport", SL_CONF_STRING, AT(transport), "ucx", "how pages travel", 0, 0, NULL},
+    {"transfer_listen", SL_CONF_STRING, AT(transfer_listen), "127.0.0.1:0",
+     "host:port for page transfers, on the interface that the nodes share; port 0 = any", 0, 0, NULL},
+    {"trust_network", SL_CONF_BOOL, AT(trust_network), "false", "allow a public address for page transfers",
+     0, 0, NULL},
+    {"ucx_tls", SL_CONF_STRING, AT(ucx_tls), "tcp", "UCX transports", 0, 0, NULL},
+    {"ucx_devices", SL_CONF_STRING, AT(ucx_devices), NULL, "UCX network devices; empty = UCX chooses", 0, 0,
+     NULL},
+    {"digests", SL_CONF_BOOL, AT(digests), "true", "check every page that arrives", 0, 0, NULL},
+    {"link_test", SL_CONF_BOOL, AT(link_test), "true", "measure each link when two nodes first meet", 0, 0,
+     NULL},
+    {"max_transfers", SL_CONF_U32, AT(max_transfers), "256", "transfers open at once", 1, 65536, NULL},
+    {"peer_heartbeat_ms", SL_CONF_U32, AT(peer_heartbeat_ms), "1000", "heartbeat between nodes", 10, 60000,
+     NULL},
+    {"peer_dead_ms", SL_CONF_U32, AT(peer_dead_ms), "3000", "silence after which a peer counts as dead", 30,
+     600000, NULL},
+    {"peer_wait_ms", SL_CONF_U32, AT(peer_wait_ms), "30000", "longest wait for the other side of a transfer",
+     100, 3600000, NULL},
+    {"heartbeat_ms", SL_CONF_U32, AT(heartbeat_ms), "0", "heartbeat to the routers; 0 = as the router says",
+     0, 60000, NULL},
+    {"router_dead_ms", SL_CONF_U32, AT(router_dead_ms), "0",
+     "silence after which a router's requests are canceled; 0 = as the router says", 0, 600000, NULL},
+    {"drain_ms", SL_CONF_U32, AT(drain_ms), "30000", "time that running requests get at SIGTERM", 0, 86400000,
+     NULL},
+    {"log_level", SL_CONF_ENUM, AT(log_level), "info", "what is logged", 0, 0, level_words},
+    {"fault_flip_bit", SL_CONF_U32, AT(fault_flip_bit), "0",
+     "for tests only: flip one bit in the page sent as the N-th; 0 = never", 0, 0, NULL},
+    {NULL, SL_CONF_STRING, 0, NULL, NULL, 0, 0, NULL},
+};
+
+static enum sl_err read_chunk_tokens(struct sl_node_conf *c, struct sl_why *why)
+{
+    if (strcmp(c->chunk_tokens_text, "auto") == 0) {
+        c->chunk_tokens = -1;
+        return SL_OK;
+    }
+    char *end;
+    long v = strtol(c->chunk_tokens_text, &end, 10);
+    if (!isdigit((unsigned char)c->chunk_tokens_text[0]) || *end || v > 1 << 20)
+        return sl_why_set(why, SL_ECONFIG,
+                          "chunk_tokens is \"%.40s\"; expected auto, 0, or a number up to %d",
+                          c->chunk_tokens_text, 1 << 20);
+    c->chunk_tokens = (int32_t)v;
+    return SL_OK;
+}
+
+static enum sl_err read_roles(struct sl_node_conf *c, struct sl_why *why)
+{
+    for (size_t i = 0; i < c->roles.n; i++) {
+        if (strcmp(c->roles.items[i], "prefill") == 0)
+            c->may_prefill = true;
+        else if (strcmp(c->roles.items[i], "decode") == 0)
+            c->may_decode = true;
+        else
+            return sl_why_set(why, SL_ECONFIG, "roles has \"%.40s\"; expected prefill, decode, or both",
+                              c->roles.items[i]);
+    }
+    if (!c->may_prefill && !c->may_decode)
+        return sl_why_set(why, SL_ECONFIG, "roles is empty; expected prefill, decode, or both");
+    return SL_OK;
+}
+
+static bool name_is_valid(const char *name)
+{
+    size_t n = strlen(name);
+    if (n == 0 || n >= SL_WIRE_MAX_NAME)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)name[i]) && !strchr("-_.", name[i]))
+            return false;
+    }
+    return true;
+}
+
+enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struct sl_node_conf *c,
+                              struct sl_why *why)
+{
+    memset(c, 0, sizeof *c);
+    c->prefers = prefers;
+    enum sl_err err = sl_conf_load(sl_node_opts, sl_conf_file_arg(argc, argv), argc, argv, c, why);
+    if (err != SL_OK)
+        return err;
+    if (!c->name || !*c->name) {
+        sl_free(c->name);
+        c->name = sl_xstrdup(prefers == SLUICE__ROLE__ROLE_PREFILL ? "prefill" : "decode");
+    }
+    if (!name_is_valid(c->name))
+        return sl_why_set(why, SL_ECONFIG,
+                          "name is \"%.80s\"; expected 1 to %u letters, digits, dots, dashes or underscores",
+                          c->name, SL_WIRE_MAX_NAME - 1);
+    if (!c->model || !*c->model)
+        return sl_why_set(why, SL_ECONFIG,
+                          "no model is given; set model = FILE.gguf in the config file or --model");
+    if (c->routers.n == 0)
+        return sl_why_set(why, SL_ECONFIG, "routers is empty; name at least one, as tcp://HOST:PORT");
+    c->kv_dtype = dtype_values[c->kv_dtype_word];
+    if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK)
+        return err;
+    if (c->cpus && sl_cpu_list_parse(c->cpus, &c->cpu_list, &c->n_cpus) != SL_OK)
+        return sl_why_set(why, SL_ECONFIG, "cpus is \"%.80s\"; expected a list like 0,2-3", c->cpus);
+    if (c->threads == 0)
+        c->threads = c->n_cpus ? (uint32_t)c->n_cpus : 1;
+    if (c->n_cpus && c->threads > c->n_cpus)
+        return sl_why_set(why, SL_ECONFIG,
+                          "threads is %u and cpus \"%.80s\" has %zu; give each thread its CPU", c->threads,
+                          c->cpus, c->n_cpus);
+    if (c->peer_dead_ms < 2 * c->peer_heartbeat_ms)
+        return sl_why_set(why, SL_ECONFIG,
+                          "peer_dead_ms is %u; expected at least twice peer_heartbeat_ms, %u",
+                          c->peer_dead_ms, 2 * c->peer_heartbeat_ms);
+    return SL_OK;
+}
+
+void sl_node_conf_fini(struct sl_node_conf *c)
+{
+    sl_conf_fini(sl_node_opts, c);
+    sl_free(c->cpu_list);
+    c->cpu_list = NULL;
+}

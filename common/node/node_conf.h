@@ -1,0 +1,47 @@
+/* common/node/node_conf.h - what a node is told: one table of options for both daemons. */
+#ifndef SLUICE_COMMON_NODE_NODE_CONF_H
+#define SLUICE_COMMON_NODE_NODE_CONF_H
+
+#include "common/base/conf.h"
+#include "kernels/tensor.h"
+#include "proto/sluice.pb-c.h"
+
+struct sl_node_conf {
+    char *name;
+    struct sl_conf_list routers;
+    char *listen, *advertise;
+    char *model, *backend;
+    uint32_t threads; /* 0 in the file = one per CPU of cpus, else 1 */
+    char *cpus;
+    uint64_t kv_memory_bytes;
+    int kv_dtype_word; /* index into the words of the option; kv_dtype is what it means */
+    uint32_t page_tokens, max_batch_tokens, max_sequences, max_waiting, ungranted_pages;
+    char *chunk_tokens_text;
+    double tpot_target_ms, chunk_stretch;
+    struct sl_conf_list roles;
+    bool exact;
+    char *transport, *transfer_listen, *ucx_tls, *ucx_devices;
+    bool trust_network, digests, link_test;
+    uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms;
+    uint32_t heartbeat_ms, router_dead_ms, drain_ms;
+    int log_level;
+    uint32_t fault_flip_bit;
+
+    /* derived from the above by sl_node_conf_load() */
+    enum sl_dtype kv_dtype;
+    int32_t chunk_tokens;
+    Sluice__Role prefers;
+    bool may_prefill, may_decode;
+    int *cpu_list; /* n_cpus of them */
+    size_t n_cpus;
+};
+
+extern const struct sl_conf_opt sl_node_opts[];
+
+/* Defaults, file, command line, then the checks that concern more than one value. name defaults to the duty
+ * that is preferred. On error *conf is safe for sl_node_conf_fini(). */
+SL_MUST_CHECK enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers,
+                                            struct sl_node_conf *conf, struct sl_why *why);
+void sl_node_conf_fini(struct sl_node_conf *conf);
+
+#endif

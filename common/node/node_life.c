@@ -1,0 +1,195 @@
+/* common/node/node_life.c - from the command line to the exit status.
+ *
+ * The watchdog is fed by the engine's progress: while a step is in flight, the layer counter must have moved
+ * since the last look. A long step is progress, a wedged device is not; an idle node only has to come round.
+ */
+#include "common/node/node_life.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/node/node_leg.h"
+#include "common/node/node_notify.h"
+
+#define LAST_WORDS_MS 300 /* events of the last round get this long to leave */
+
+struct life {
+    struct sl_node *node;
+    int signal_fd;
+    bool stopping, last_words;
+    struct sl_timer *watchdog, *end;
+    uint32_t watchdog_ms;
+    uint64_t progress;
+};
+
+/* Everything of this node, UCX's and nng's threads too, stays on its CPUs: a fair comparison counts them. */
+static enum sl_err pin_process(const struct sl_node_conf *c, struct sl_why *why)
+{
+    if (!c->n_cpus)
+        return SL_OK;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (size_t i = 0; i < c->n_cpus; i++) {
+        if (c->cpu_list[i] < CPU_SETSIZE)
+            CPU_SET((size_t)c->cpu_list[i], &set);
+    }
+    if (sched_setaffinity(0, sizeof set, &set) != 0)
+        return sl_why_set(why, SL_ECONFIG,
+                          "cpus is \"%.80s\" and this process may not use them; see taskset -p %d", c->cpus,
+                          (int)getpid());
+    return SL_OK;
+}
+
+static void on_end(void *arg)
+{
+    struct life *f = arg;
+    sl_node_stop(f->node);
+}
+
+/* When nothing is left the last events get a moment to leave, then the loop ends. */
+static void after_round(void *arg)
+{
+    struct life *f = arg;
+    if (!f->stopping || f->last_words || !sl_node_idle(f->node))
+        return;
+    f->last_words = true;
+    sl_timer_set(f->end, LAST_WORDS_MS);
+}
+
+static void on_signal(void *arg, uint32_t events)
+{
+    struct life *f = arg;
+    struct signalfd_siginfo info;
+    (void)events;
+    while (read(f->signal_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGHUP)
+            continue;
+        if (f->stopping) {
+            SL_WARN("second signal, stopping at once legs=%u", f->node->legs.n_active);
+            sl_node_stop(f->node);
+            return;
+        }
+        f->stopping = true;
+        sl_notify("STOPPING=1\nSTATUS=draining");
+        uint32_t ms = f->node->conf->drain_ms;
+        sl_node_drain(f->node, true, ms ? ms : 1);
+    }
+}
+
+static void on_watchdog(void *arg)
+{
+    struct life *f = arg;
+    uint64_t now = sl_engine_progress(f->node->engine);
+    if (!f->node->step_in_flight || now != f->progress)
+        sl_notify("WATCHDOG=1");
+    else
+        SL_ERROR("the step in flight makes no progress layers=%llu", (unsigned long long)now);
+    f->progress = now;
+    sl_timer_set(f->watchdog, f->watchdog_ms / 2);
+}
+
+static int exit_status(enum sl_err err)
+{
+    switch (sl_err_class(err)) {
+    case SL_CLASS_OK:
+        return 0;
+    case SL_CLASS_BAD_INPUT:
+        return SL_EXIT_CONFIG;
+    default:
+        return 1;
+    }
+}
+
+static int run(const struct sl_node_conf *conf, const struct sl_duty_ops *const *duties)
+{
+    struct life f = {.signal_fd = -1};
+    struct sl_why why = {{0}};
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts */
+    enum sl_err err = pin_process(conf, &why);
+    if (err == SL_OK)
+        err = sl_node_open(conf, duties, &f.node, &why);
+    if (err != SL_OK) {
+        SL_ERROR("%s", why.text[0] ? why.text : sl_err_name(err));
+        return exit_status(err);
+    }
+    f.signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    SL_ASSERT(f.signal_fd >= 0 && sl_loop_add(f.node->loop, f.signal_fd, EPOLLIN, on_signal, &f) == SL_OK);
+    f.node->after_round = after_round;
+    f.node->after_round_arg = &f;
+    f.end = sl_timer_new(f.node->loop, on_end, &f);
+    f.watchdog = sl_timer_new(f.node->loop, on_watchdog, &f);
+    f.watchdog_ms = sl_notify_watchdog_ms();
+    if (f.watchdog_ms)
+        sl_timer_set(f.watchdog, f.watchdog_ms / 2);
+    sl_notify("READY=1\nSTATUS=serving");
+
+    sl_node_run(f.node);
+
+    int status = 0;
+    if (sl_node_idle(f.node) && sl_engine_check_pages(f.node->engine, &why) != SL_OK) {
+        SL_ERROR("pages were lost: %s", why.text);
+        status = 1;
+    }
+    SL_INFO("node stops legs=%u transfers=%u", f.node->legs.n_active, sl_xfer_open_sessions(f.node->xfer));
+    sl_timer_free(f.end);
+    sl_timer_free(f.watchdog);
+    sl_loop_remove(f.node->loop, f.signal_fd);
+    close(f.signal_fd);
+    sl_node_close(f.node);
+    return status;
+}
+
+static void help(const char *program, FILE *out)
+{
+    fprintf(out,
+            "%s - a node of a Sluice cluster\n\n"
+            "  %s --config FILE [--option=value ...]\n\n"
+            "Options, also of the config file (there with _ for -):\n\n",
+            program, program);
+    sl_conf_help(sl_node_opts, out);
+    fputs("\n  --help, --version, --example-config\n", out);
+}
+
+int sl_node_main(int argc, char **argv, const char *program, Sluice__Role prefers,
+                 const struct sl_duty_ops *const *duties)
+{
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        help(program, stdout);
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf("%s %s\n", program, SL_VERSION);
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--example-config") == 0) {
+        char title[96];
+        snprintf(title, sizeof title, "%s: start with %s --config THIS_FILE", program, program);
+        sl_conf_example(sl_node_opts, title, stdout);
+        return 0;
+    }
+    struct sl_node_conf conf;
+    struct sl_why why = {{0}};
+    int status;
+    enum sl_err err = sl_node_conf_load(argc, argv, prefers, &conf, &why);
+    if (err != SL_OK) {
+        SL_ERROR("%s", why.text);
+        status = SL_EXIT_CONFIG;
+    } else {
+        sl_log_set_level((enum sl_log_level)conf.log_level);
+        status = run(&conf, duties);
+    }
+    sl_node_conf_fini(&conf);
+    return status;
+}

@@ -1,0 +1,128 @@
+/* prefill_node/kv_push.c - step 7 of the request path, on P: finished chunks go to the transfer, the first
+ * token to the router.
+ *
+ * Pages are handed to the transfer only once the grant is there and the sequence is pinned: before, the
+ * engine may take pages of an ungranted sequence back for a granted one, and the transfer must never hold
+ * such a page. The first token goes to the router without waiting for anything, and to the decode node with
+ * the last commit: sl_xfer_send_first() comes before the sl_xfer_send_ready() that completes s, so a computed
+ * whole prompt waits for its token. */
+#include "prefill_node/prefill_node.h"
+
+#include <stdio.h>
+
+#include "common/base/log.h"
+#include "common/node/node_router.h"
+
+/* Everything computed so far, when it may be sent. */
+static void push(struct sl_prefill_leg *p)
+{
+    struct sl_leg *l = &p->leg;
+    if (!p->granted || p->computed == 0)
+        return;
+    uint32_t upto = p->computed;
+    if (upto >= l->split) {
+        upto = l->split;
+        if (p->samples && !p->sampled)
+            return; /* its token comes in the same step */
+    }
+    struct sl_seq_view v;
+    sl_seq_view(l->seq, &v);
+    enum sl_err err = sl_xfer_send_ready(l->node->xfer, &l->key, v.pages, upto);
+    if (err != SL_OK)
+        sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, err, "the transfer takes no more pages");
+}
+
+static bool ends_request(const struct sl_prefill_leg *p, const struct sl_engine_event *ev)
+{
+    if (ev->token_index + 1 >= p->max_tokens)
+        return true;
+    for (uint32_t i = 0; i < p->n_stop_ids && !p->ignore_eos; i++) {
+        if (p->stop_ids[i] == ev->sampled.token)
+            return true;
+    }
+    return false;
+}
+
+static void on_token(struct sl_prefill_leg *p, const struct sl_engine_event *ev)
+{
+    struct sl_leg *l = &p->leg;
+    sl_leg_token(l, ev->token_index, &ev->sampled, true);
+    p->sampled = true;
+    const struct sl_xfer_first first = {
+        .token = ev->sampled.token,
+        .ended = ends_request(p, ev),
+        .logits_digest = ev->sampled.logits_digest,
+    };
+    enum sl_err err = sl_xfer_send_first(l->node->xfer, &l->key, &first);
+    if (err != SL_OK) {
+        sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, err, "the transfer does not take the first token");
+        return;
+    }
+    push(p);
+}
+
+void sl_kv_push_on_engine(struct sl_leg *l, const struct sl_engine_event *ev)
+{
+    struct sl_prefill_leg *p = (struct sl_prefill_leg *)l;
+    switch (ev->kind) {
+    case SL_EV_ADMITTED:
+        sl_leg_admitted(l);
+        break;
+    case SL_EV_COMPUTED:
+        if (p->computed == 0)
+            sl_leg_state(l, "computing", true);
+        p->computed = ev->computed_tokens;
+        push(p);
+        break;
+    case SL_EV_TOKEN:
+        on_token(p, ev);
+        break;
+    case SL_EV_PREEMPTED:
+        p->computed = 0; /* only without a grant: nothing was handed over */
+        break;
+    case SL_EV_FINISHED:
+        break; /* the leg ends when the decode node has the pages */
+    }
+}
+
+static void take_transfer_report(struct sl_leg *l, const struct sl_xfer_event *ev)
+{
+    Sluice__LegReport *r = &l->report;
+    r->has_pages_sent = r->has_transfer_ms = r->has_bytes_after_first = r->has_resends = true;
+    r->pages_sent = ev->pages_moved;
+    r->transfer_ms = (float)ev->transfer_ms;
+    r->bytes_after_first = ev->bytes_after_ready;
+    r->resends = ev->resends;
+}
+
+void sl_kv_push_on_xfer(struct sl_leg *l, const struct sl_xfer_event *ev)
+{
+    struct sl_prefill_leg *p = (struct sl_prefill_leg *)l;
+    switch (ev->kind) {
+    case SL_XFER_GRANTED:
+        p->granted = true;
+        sl_engine_seq_pin(l->node->engine, l->seq, true);
+        sl_engine_seq_grant(l->node->engine, l->seq);
+        sl_leg_state(l, "granted", true);
+        push(p);
+        break;
+    case SL_XFER_SEND_DONE:
+        take_transfer_report(l, ev);
+        if (ev->err == SL_OK) {
+            sl_leg_state(l, "committed", true);
+            sl_leg_end(l, SLUICE__DONE_REASON__DONE_PREFILLED, SL_OK, NULL);
+        } else if (ev->err == SL_ECANCELED) {
+            sl_leg_end(l, SLUICE__DONE_REASON__DONE_CANCELED, SL_ECANCELED, ev->why);
+        } else {
+            sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, ev->err, ev->why);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+enum sl_err sl_kv_push_cancel(struct sl_leg *l, const char *why)
+{
+    return sl_xfer_send_abort(l->node->xfer, &l->key, &l->peer, why);
+}
