@@ -1,0 +1,181 @@
+/* router/admin/admin_tables.c - the cluster in tables: one function per operation. */
+#include "router/admin/admin_tables.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static void age_cell(struct sl_admin_out *o, uint64_t ms)
+{
+    if (ms < 10000)
+        sl_admin_cell(o, "%.1fs", (double)ms / 1e3);
+    else if (ms < 3600000)
+        sl_admin_cell(o, "%" PRIu64 "m%02" PRIu64 "s", ms / 60000, ms / 1000 % 60);
+    else
+        sl_admin_cell(o, "%" PRIu64 "h%02" PRIu64 "m", ms / 3600000, ms / 60000 % 60);
+}
+
+static const char *permits(const struct sl_node *n)
+{
+    return n->may_prefill && n->may_decode ? "prefill+decode" : n->may_prefill ? "prefill" : "decode";
+}
+
+void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
+{
+    sl_admin_table(o, "nodes",
+                   "node,state,prefers,permits,running,waiting,rows,queued_tokens,pages_free,pages,cached_"
+                   "pages,transfers,"
+                   "step_error,threads,cpus,backend,chunk_tokens,heard,version,boot,command,transfer");
+    for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
+        const struct sl_node *n = sl_node_table_at(s->nodes, i);
+        sl_admin_row(o);
+        sl_admin_cell(o, "%s", n->name);
+        sl_admin_cell(o, "%s", sl_node_state_name(n->state));
+        sl_admin_cell(o, "%s", n->prefers_prefill ? "prefill" : "decode");
+        sl_admin_cell(o, "%s", permits(n));
+        sl_admin_cell(o, "%u", n->load.running);
+        sl_admin_cell(o, "%u", n->load.waiting);
+        sl_admin_cell(o, "%u", n->load.decode_rows);
+        sl_admin_cell(o, "%" PRIu64, n->load.queued_prompt_tokens);
+        sl_admin_cell(o, "%u", n->load.free_pages);
+        sl_admin_cell(o, "%u", n->load.total_pages);
+        sl_admin_cell(o, "%u", n->load.cached_pages);
+        sl_admin_cell(o, "%u", n->load.leases);
+        sl_admin_cell(o, "%.0f%%", n->cost.error * 100);
+        sl_admin_cell(o, "%u", n->threads);
+        sl_admin_cell(o, "%s", n->cpus);
+        sl_admin_cell(o, "%s", n->backend);
+        sl_admin_cell(o, "%d", n->chunk_tokens);
+        age_cell(o, s->now_ms - n->heard_ms);
+        sl_admin_cell(o, "%s", n->version);
+        sl_admin_cell(o, "%016" PRIx64, n->boot_id);
+        sl_admin_cell(o, "%s", n->command_url);
+        sl_admin_cell(o, "%s", n->transfer_address);
+    }
+    if (sl_node_table_len(s->nodes) == 0)
+        sl_admin_say(o, "No node has registered.");
+}
+
+void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s)
+{
+    uint32_t links = 0;
+    sl_admin_table(o, "links",
+                   "prefill,decode,state,transport,mb_per_s,latency_us,pages_sent,mb_sent,rejects,why");
+    for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
+        const struct sl_node *n = sl_node_table_at(s->nodes, i);
+        for (uint32_t k = 0; k < n->n_peers; k++, links++) {
+            const struct sl_node_peer *p = &n->peers[k];
+            sl_admin_row(o);
+            sl_admin_cell(o, "%s", n->name);
+            sl_admin_cell(o, "%s", p->peer);
+            sl_admin_cell(o, "%s", n->state == SL_NODE_DEAD ? "dead" : p->state);
+            sl_admin_cell(o, "%s", p->transport);
+            if (p->bytes_per_s > 0)
+                sl_admin_cell(o, "%.1f", p->bytes_per_s / 1e6);
+            else
+                sl_admin_cell(o, "-");
+            if (p->latency_us > 0)
+                sl_admin_cell(o, "%.0f", p->latency_us);
+            else
+                sl_admin_cell(o, "-");
+            sl_admin_cell(o, "%" PRIu64, p->pages_sent);
+            sl_admin_cell(o, "%.1f", (double)p->bytes_sent / 1e6);
+            sl_admin_cell(o, "%" PRIu64, p->rejects);
+            sl_admin_cell(o, "%s", p->why);
+        }
+    }
+    if (links == 0)
+        sl_admin_say(o, "No pair of nodes has met yet; links are tested when a prefill node first sends to a "
+                        "decode node.");
+}
+
+void sl_admin_status(struct sl_admin_out *o, const struct sl_admin_state *s)
+{
+    uint32_t by_state[4] = {0}, prefill = 0, decode = 0, page_tokens = 0;
+    uint64_t free_pages = 0, pages = 0;
+    const char *model = "-";
+    for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
+        const struct sl_node *n = sl_node_table_at(s->nodes, i);
+        by_state[n->state]++;
+        if (n->state == SL_NODE_DEAD)
+            continue;
+        prefill += n->prefers_prefill;
+        decode += !n->prefers_prefill;
+        model = n->model.name;
+        page_tokens = n->model.page_tokens;
+        if (n->may_decode) {
+            free_pages += n->load.free_pages;
+            pages += n->load.total_pages;
+        }
+    }
+    uint32_t by_request[4] = {0};
+    for (const struct sl_request *r = sl_request_table_next(s->requests, NULL); r;
+         r = sl_request_table_next(s->requests, r))
+        by_request[r->state]++;
+    struct sl_why why = {{0}};
+    bool ready = sl_node_table_ready(s->nodes, &why);
+    if (s->draining)
+        sl_admin_say(o, "Draining: no new requests; %zu still run.", sl_request_table_len(s->requests));
+    else if (!ready)
+        sl_admin_refuse(o, SL_ENOTREADY, "Not ready: %s", why.text);
+    else
+        sl_admin_say(o, "Ready: mode %s, %u of %u nodes up, %zu requests open.", sl_place_mode_name(s->mode),
+                     by_state[SL_NODE_UP], sl_node_table_len(s->nodes), sl_request_table_len(s->requests));
+    sl_admin_table(o, "status", "key,value");
+    sl_admin_pair(o, "ready", "%s", ready && !s->draining ? "yes" : "no");
+    sl_admin_pair(o, "mode", "%s", sl_place_mode_name(s->mode));
+    sl_admin_pair(o, "model", "%s", model);
+    sl_admin_pair(o, "page_tokens", "%u", page_tokens);
+    sl_admin_pair(o, "nodes_up", "%u", by_state[SL_NODE_UP]);
+    sl_admin_pair(o, "nodes_draining", "%u", by_state[SL_NODE_DRAINING]);
+    sl_admin_pair(o, "nodes_stalled", "%u", by_state[SL_NODE_STALLED]);
+    sl_admin_pair(o, "nodes_dead", "%u", by_state[SL_NODE_DEAD]);
+    sl_admin_pair(o, "prefer_prefill", "%u", prefill);
+    sl_admin_pair(o, "prefer_decode", "%u", decode);
+    sl_admin_pair(o, "requests_placed", "%u", by_request[SL_REQ_PLACED]);
+    sl_admin_pair(o, "requests_streaming", "%u", by_request[SL_REQ_STREAMING]);
+    sl_admin_pair(o, "requests_waiting", "%u", by_request[SL_REQ_WAITING]);
+    sl_admin_pair(o, "requests_ending", "%u", by_request[SL_REQ_ENDING]);
+    sl_admin_pair(o, "decode_pages_free", "%" PRIu64, free_pages);
+    sl_admin_pair(o, "decode_pages", "%" PRIu64, pages);
+    sl_admin_pair(o, "router_boot", "%016" PRIx64, s->boot_id);
+}
+
+static void request_row(struct sl_admin_out *o, const struct sl_decision *d, const char *state,
+                        uint32_t generated, uint64_t age_us)
+{
+    const struct sl_decision_attempt *a = sl_decision_last(d);
+    sl_admin_row(o);
+    sl_admin_cell(o, "%s", d->id);
+    sl_admin_cell(o, "%s", state);
+    sl_admin_cell(o, "%s", a ? sl_place_mode_name(a->mode) : "-");
+    sl_admin_cell(o, "%s", a ? a->p : "-");
+    if (a)
+        sl_admin_cell(o, "%u", a->split);
+    else
+        sl_admin_cell(o, "-");
+    sl_admin_cell(o, "%s", a ? a->d : "-");
+    sl_admin_cell(o, "%u", d->n_attempts);
+    sl_admin_cell(o, "%u", d->n_prompt);
+    sl_admin_cell(o, "%u", generated);
+    age_cell(o, age_us / 1000);
+}
+
+void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_recent)
+{
+    sl_admin_table(o, "requests", "id,state,mode,P,s,D,attempts,prompt_tokens,tokens,age");
+    for (const struct sl_request *r = sl_request_table_next(s->requests, NULL); r;
+         r = sl_request_table_next(s->requests, r))
+        request_row(o, r->record, sl_req_state_name(r->state), r->n_received,
+                    s->now_us - r->record->arrived_us);
+    uint32_t shown = 0;
+    for (uint32_t i = 0; shown < n_recent; i++) {
+        const struct sl_decision *d = sl_decisions_nth(s->decisions, i);
+        if (!d)
+            break;
+        if (!d->finish[0])
+            continue;
+        request_row(o, d, d->finish, d->n_generated, s->now_us - d->arrived_us);
+        shown++;
+    }
+}

@@ -1,0 +1,30 @@
+/* router/admin/admin_tables.h - the tables of sluicectl's read-only operations.
+ *
+ * Column and key names are an interface: sluice-bench and scripts read them. Threads: flow thread. */
+#ifndef SLUICE_ROUTER_ADMIN_ADMIN_TABLES_H
+#define SLUICE_ROUTER_ADMIN_ADMIN_TABLES_H
+
+#include "router/admin/admin_out.h"
+#include "router/fleet/node_table.h"
+#include "router/flow/request_table.h"
+#include "router/place/decision.h"
+
+struct sl_admin_state {
+    enum sl_place_mode mode;
+    bool draining;
+    uint64_t boot_id, now_ms, now_us;
+    const struct sl_node_table *nodes;
+    const struct sl_request_table *requests;
+    const struct sl_decisions *decisions;
+};
+
+/* Also sets the reply's code when the cluster cannot serve: SL_ENOTREADY. */
+void sl_admin_status(struct sl_admin_out *o, const struct sl_admin_state *s);
+void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s);
+void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s);
+/* The open ones, then up to n_recent that ended. */
+void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_recent);
+/* id: of the request, or the client's own X-Request-Id; "last" is the newest. */
+void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id);
+
+#endif

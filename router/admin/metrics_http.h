@@ -1,0 +1,34 @@
+/* router/admin/metrics_http.h - the series of requests and nodes in GET /metrics: the router's own names and
+ * those of vLLM that boards and autoscalers ask for. What HTTP does is counted by router/http.
+ *
+ * Threads: flow thread. Every latency histogram counts a request (or a gap) exactly once. */
+#ifndef SLUICE_ROUTER_ADMIN_METRICS_HTTP_H
+#define SLUICE_ROUTER_ADMIN_METRICS_HTTP_H
+
+#include "common/base/metrics.h"
+#include "router/fleet/node_table.h"
+#include "router/flow/gen_req.h"
+#include "router/place/decision.h"
+
+struct sl_request_metrics; /* opaque */
+/* m is borrowed. */
+struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m);
+void sl_request_metrics_free(struct sl_request_metrics *s);
+
+void sl_request_metrics_arrived(struct sl_request_metrics *s, const struct sl_gen_req *req);
+/* Token `index` of a request; gap_us to the one before it. */
+void sl_request_metrics_token(struct sl_request_metrics *s, const struct sl_decision *d, uint32_t index,
+                              uint32_t gap_us);
+/* d is complete. */
+void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decision *d);
+void sl_request_metrics_recovered(struct sl_request_metrics *s);
+void sl_request_metrics_resync(struct sl_request_metrics *s);
+void sl_request_metrics_mismatch(struct sl_request_metrics *s);
+/* Gauges of all nodes and of the requests open now. */
+void sl_request_metrics_nodes(struct sl_request_metrics *s, const struct sl_node_table *t, uint32_t n_running,
+                              uint32_t n_waiting);
+/* Counters that a node counts itself; name is the node's. */
+void sl_request_metrics_node_value(struct sl_request_metrics *s, const char *node, const char *name,
+                                   double value);
+
+#endif

@@ -1,0 +1,105 @@
+/* router/fleet/node_view.c - the table as placement sees it, and whether it can serve at all. */
+#include "router/fleet/node_table.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Queued prompt tokens as reported, less what the node can have computed since, plus what was placed there
+ * since. */
+static double queued_now(const struct sl_node *n, uint64_t now_ms)
+{
+    double queued = (double)n->load.queued_prompt_tokens;
+    if (queued > 0) {
+        struct sl_step_load step = {.prompt_rows = 128, .decode_rows = n->load.decode_rows};
+        double ms = sl_cost_predict_ms(&n->cost, &step);
+        if (ms > 0 && isfinite(ms))
+            queued = fmax(0, queued - (double)(now_ms - n->heard_ms) / ms * 128);
+    }
+    return queued + (double)(n->sent.prompt_tokens + n->accepted.prompt_tokens);
+}
+
+static void view_node(const struct sl_node *n, uint64_t now_ms, const uint64_t *chain, uint32_t n_chain,
+                      struct sl_place_node *out)
+{
+    uint32_t placed_pages = n->sent.pages + n->accepted.pages;
+    *out = (struct sl_place_node){
+        .name = n->name,
+        .unusable = n->state == SL_NODE_UP ? NULL : sl_node_state_name(n->state),
+        .may_prefill = n->may_prefill,
+        .may_decode = n->may_decode,
+        .prefers_prefill = n->prefers_prefill,
+        .page_tokens = n->model.page_tokens,
+        .page_bytes = n->model.page_bytes,
+        .free_pages = n->load.free_pages > placed_pages ? n->load.free_pages - placed_pages : 0,
+        .total_pages = n->load.total_pages ? n->load.total_pages : n->kv_pages,
+        .queued_prompt_tokens = queued_now(n, now_ms),
+        .decode_rows = n->load.decode_rows + n->sent.rows + n->accepted.rows,
+        .decode_context_tokens =
+            (double)(n->load.decode_context_tokens + n->sent.context_tokens + n->accepted.context_tokens),
+        .hit_tokens = sl_prefix_set_hit(&n->prefixes, chain, n_chain) * n->model.page_tokens,
+        .chunk_tokens = n->chunk_tokens,
+        .max_batch_tokens = n->max_batch_tokens,
+        .cost = n->cost,
+    };
+}
+
+static int index_of(const struct sl_node_table *t, const char *name, uint64_t boot_id)
+{
+    for (uint32_t i = 0; i < sl_node_table_len(t); i++) {
+        const struct sl_node *n = sl_node_table_at(t, i);
+        if (n->boot_id == boot_id && strcmp(n->name, name) == 0)
+            return (int)i;
+    }
+    return -1;
+}
+
+/* The reasons placement may name, in static storage. */
+static const char *link_unusable(const struct sl_node_peer *p)
+{
+    if (strcmp(p->state, "refused") == 0)
+        return "refused";
+    return strcmp(p->state, "down") == 0 ? "down" : NULL;
+}
+
+void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const uint64_t *chain,
+                        uint32_t n_chain, struct sl_node_view *out)
+{
+    uint32_t n_nodes = sl_node_table_len(t), n_links = 0;
+    for (uint32_t i = 0; i < n_nodes; i++) {
+        const struct sl_node *n = sl_node_table_at(t, i);
+        view_node(n, now_ms, chain, n_chain, &out->nodes[i]);
+        for (uint32_t k = 0; k < n->n_peers && n_links < SL_PLACE_MAX_LINKS; k++) {
+            const struct sl_node_peer *p = &n->peers[k];
+            int d = index_of(t, p->peer, p->peer_boot_id);
+            if (d >= 0)
+                out->links[n_links++] = (struct sl_place_link){.p = i,
+                                                               .d = (uint32_t)d,
+                                                               .unusable = link_unusable(p),
+                                                               .degraded = strcmp(p->state, "degraded") == 0,
+                                                               .bytes_per_s = p->bytes_per_s,
+                                                               .latency_us = p->latency_us};
+        }
+    }
+    out->state = (struct sl_place_state){
+        .nodes = out->nodes, .n_nodes = n_nodes, .links = out->links, .n_links = n_links};
+}
+
+/* One node that may decode and prefill its own prompts serves alone: decoding nodes always can, since s = 0
+ * is computed there. */
+bool sl_node_table_ready(const struct sl_node_table *t, struct sl_why *why)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < sl_node_table_len(t); i++) {
+        const struct sl_node *n = sl_node_table_at(t, i);
+        alive += n->state != SL_NODE_DEAD;
+        if (n->state == SL_NODE_UP && n->may_decode)
+            return true;
+    }
+    if (sl_node_table_len(t) == 0)
+        sl_why_set(why, SL_ENOTREADY, "No node has registered yet; at least one that may decode is needed.");
+    else
+        sl_why_set(why, SL_ENOTREADY,
+                   "%u of %u nodes are alive, and none of them may decode and takes new work.", alive,
+                   sl_node_table_len(t));
+    return false;
+}

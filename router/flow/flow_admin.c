@@ -1,0 +1,335 @@
+/* router/flow/flow_admin.c - sluicectl's operations, asked over the admin socket or by the HTTP front,
+ * answered on the flow thread.
+ *
+ * Most are answered at once; drain waits for the node's answer. Whoever asked from another thread may stop
+ * waiting: the wait is then freed by the one that comes last. */
+#include "router/flow/flow_core.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "router/admin/admin_tables.h"
+
+#define MAX_ARGS   8
+#define RECENT     20 /* ended requests that `requests` shows */
+#define RECENT_MAX 1000
+
+/* Someone who waits for an operation. */
+struct sl_admin_wait {
+    struct sl_wire_in *in; /* asked over the socket; else by sl_flow_admin() */
+    char *op;
+    char **args;
+    size_t n_args;
+    pthread_mutex_t lock;
+    pthread_cond_t done_cond;
+    bool done, abandoned;
+    Sluice__AdminReply *reply;
+};
+
+static void wait_free(struct sl_admin_wait *w)
+{
+    for (size_t i = 0; i < w->n_args; i++)
+        sl_free(w->args[i]);
+    sl_free(w->args);
+    sl_free(w->op);
+    pthread_cond_destroy(&w->done_cond);
+    pthread_mutex_destroy(&w->lock);
+    sl_free(w);
+}
+
+static struct sl_admin_wait *wait_new(const char *op, const char *const *args, size_t n_args)
+{
+    struct sl_admin_wait *w = sl_xcalloc(1, sizeof *w);
+    w->op = sl_xstrdup(op);
+    w->n_args = n_args < MAX_ARGS ? n_args : MAX_ARGS;
+    w->args = sl_xcalloc(w->n_args ? w->n_args : 1, sizeof *w->args);
+    for (size_t i = 0; i < w->n_args; i++)
+        w->args[i] = sl_xstrdup(args[i]);
+    SL_ASSERT(pthread_mutex_init(&w->lock, NULL) == 0);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    SL_ASSERT(pthread_cond_init(&w->done_cond, &attr) == 0);
+    pthread_condattr_destroy(&attr);
+    return w;
+}
+
+/* Gives the answer to whoever waits; w is not the flow's any more. */
+static void answer(struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    if (w->in) {
+        Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+        e.body_case = SLUICE__ENVELOPE__BODY_ADMIN_REPLY;
+        e.admin_reply = &o->reply;
+        sl_wire_reply(w->in, &e);
+        wait_free(w);
+    } else {
+        pthread_mutex_lock(&w->lock);
+        bool abandoned = w->abandoned;
+        if (!abandoned) {
+            w->reply = sl_admin_out_copy(o);
+            w->done = true;
+            pthread_cond_signal(&w->done_cond);
+        }
+        pthread_mutex_unlock(&w->lock);
+        if (abandoned)
+            wait_free(w);
+    }
+    sl_admin_out_fini(o);
+}
+
+static struct sl_admin_state state_of(const struct sl_flow *f)
+{
+    return (struct sl_admin_state){.mode = f->mode,
+                                   .draining = atomic_load(&f->draining),
+                                   .boot_id = f->conf.boot_id,
+                                   .now_ms = sl_now_ms(),
+                                   .now_us = sl_now_us(),
+                                   .nodes = f->nodes,
+                                   .requests = f->table,
+                                   .decisions = f->decisions};
+}
+
+/* ---- operations; true: answered, false: the answer comes later ---- */
+
+static bool op_status(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    (void)w;
+    struct sl_admin_state s = state_of(f);
+    sl_admin_status(o, &s);
+    return true;
+}
+
+static bool op_nodes(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    (void)w;
+    struct sl_admin_state s = state_of(f);
+    sl_admin_nodes(o, &s);
+    return true;
+}
+
+static bool op_links(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    (void)w;
+    struct sl_admin_state s = state_of(f);
+    sl_admin_links(o, &s);
+    return true;
+}
+
+static bool op_requests(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    struct sl_admin_state s = state_of(f);
+    long n = RECENT;
+    if (w->n_args) {
+        char *end;
+        n = strtol(w->args[0], &end, 10);
+        if (*end || n < 0 || n > RECENT_MAX) {
+            sl_admin_refuse(o, SL_EINVAL,
+                            "How many ended requests to show is a number from 0 to %d, not '%.40s'.",
+                            RECENT_MAX, w->args[0]);
+            return true;
+        }
+    }
+    sl_admin_requests(o, &s, (uint32_t)n);
+    return true;
+}
+
+static bool op_explain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    struct sl_admin_state s = state_of(f);
+    sl_admin_explain(o, &s, w->args[0]);
+    return true;
+}
+
+static bool op_mode(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    if (w->n_args) {
+        enum sl_place_mode mode;
+        if (!sl_place_mode_parse(w->args[0], &mode)) {
+            sl_admin_refuse(o, SL_EINVAL, "There is no mode '%.40s'; the modes are pd, colocated and hybrid.",
+                            w->args[0]);
+            return true;
+        }
+        if (mode != f->mode)
+            SL_INFO("mode changed from=%s to=%s", sl_place_mode_name(f->mode), sl_place_mode_name(mode));
+        f->mode = mode;
+    }
+    sl_admin_say(o, "The mode is %s.", sl_place_mode_name(f->mode));
+    sl_admin_table(o, "mode", "key,value");
+    sl_admin_pair(o, "mode", "%s", sl_place_mode_name(f->mode));
+    return true;
+}
+
+static bool op_cancel(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    struct sl_request *r = sl_request_table_find(f->table, w->args[0]);
+    if (!r) {
+        sl_admin_refuse(o, SL_ENOTFOUND, "No request '%.80s' is open; `requests` lists them.", w->args[0]);
+        return true;
+    }
+    sl_admin_say(o, "Canceled %s after %u tokens.", r->req->id, r->n_received);
+    sl_flow_fail(f, r, SL_ECANCELED, "An administrator canceled the request.");
+    return true;
+}
+
+static bool drain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o, bool on)
+{
+    struct sl_node *n = sl_node_table_find(f->nodes, w->args[0]);
+    if (!n) {
+        sl_admin_refuse(o, SL_ENOTFOUND, "No node '%.64s'; `nodes` lists them.", w->args[0]);
+        return true;
+    }
+    if (n->state == SL_NODE_DEAD) {
+        sl_admin_refuse(o, SL_EPEER, "Node %s is dead.", n->name);
+        return true;
+    }
+    sl_node_set_drain(n, on);
+    sl_flow_refresh_ready(f);
+    SL_INFO("%s asked peer=%s", on ? "drain" : "undrain", n->name);
+    enum sl_err err = sl_flow_send_drain(f, n, on, 0, w);
+    if (err) {
+        sl_admin_refuse(o, err, "Nothing new is placed on %s, but the node itself could not be told (%s).",
+                        n->name, sl_err_name(err));
+        return true;
+    }
+    return false;
+}
+
+static bool op_drain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    return drain(f, w, o, true);
+}
+
+static bool op_undrain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    return drain(f, w, o, false);
+}
+
+static uint32_t legs_on(const struct sl_flow *f, const char *node)
+{
+    uint32_t n = 0;
+    for (struct sl_request *r = sl_request_table_next(f->table, NULL); r;
+         r = sl_request_table_next(f->table, r)) {
+        const struct sl_leg *legs[] = {&r->p, &r->d};
+        for (size_t i = 0; i < SL_COUNTOF(legs); i++)
+            n += legs[i]->state != SL_LEG_NONE && legs[i]->state != SL_LEG_DONE &&
+                 strcmp(legs[i]->node, node) == 0;
+    }
+    return n;
+}
+
+void sl_flow_on_drain_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
+                             const char *why)
+{
+    struct sl_node *n = sl_node_table_find_boot(f->nodes, call->node, call->boot_id);
+    bool on = call->attempt != 0;
+    if (err == SL_EPEER && call->tries == 0 && n && n->state != SL_NODE_DEAD &&
+        sl_flow_send_drain(f, n, on, 1, call->user) == SL_OK)
+        return;
+    struct sl_admin_out o;
+    sl_admin_out_init(&o);
+    if (err) {
+        sl_admin_refuse(&o, err, "Node %s: %s (%s). This router places nothing new there all the same.",
+                        call->node, why ? why : "no answer", sl_err_name(err));
+    } else if (on) {
+        sl_admin_say(&o, "Node %s drains: nothing new is placed there, %u parts of requests still run.",
+                     call->node, legs_on(f, call->node));
+    } else {
+        sl_admin_say(&o, "Node %s takes work again.", call->node);
+    }
+    answer(call->user, &o);
+}
+
+/* ---- dispatch ---- */
+
+static const struct op {
+    const char *name;
+    size_t min_args, max_args;
+    bool (*run)(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o);
+} ops[] = {
+    {"status", 0, 0, op_status},     {"nodes", 0, 0, op_nodes},   {"links", 0, 0, op_links},
+    {"mode", 0, 1, op_mode},         {"drain", 1, 1, op_drain},   {"undrain", 1, 1, op_undrain},
+    {"requests", 0, 1, op_requests}, {"cancel", 1, 1, op_cancel}, {"explain", 1, 1, op_explain},
+};
+
+static void run(struct sl_flow *f, struct sl_admin_wait *w)
+{
+    struct sl_admin_out o;
+    sl_admin_out_init(&o);
+    const struct op *op = NULL;
+    for (size_t i = 0; i < SL_COUNTOF(ops); i++)
+        if (strcmp(ops[i].name, w->op) == 0)
+            op = &ops[i];
+    bool done = true;
+    if (atomic_load(&f->stop))
+        sl_admin_refuse(&o, SL_EDRAINING, "The router is stopping.");
+    else if (!op)
+        sl_admin_refuse(&o, SL_EUNSUPPORTED, "This router knows no operation '%.40s'.", w->op);
+    else if (w->n_args < op->min_args || w->n_args > op->max_args)
+        sl_admin_refuse(&o, SL_EINVAL, "Operation %s takes %zu to %zu arguments, not %zu.", op->name,
+                        op->min_args, op->max_args, w->n_args);
+    else
+        done = op->run(f, w, &o);
+    if (done)
+        answer(w, &o);
+    else
+        sl_admin_out_fini(&o);
+}
+
+void sl_flow_on_admin_wire(struct sl_flow *f, struct sl_wire_in *in)
+{
+    const Sluice__AdminRequest *q = in->msg->admin;
+    struct sl_admin_wait *w = wait_new(q->op, (const char *const *)q->args, q->n_args);
+    w->in = in;
+    run(f, w);
+}
+
+void sl_flow_on_admin_item(struct sl_flow *f, struct sl_admin_wait *w)
+{
+    run(f, w);
+}
+
+/* Any thread. */
+enum sl_err sl_flow_admin(struct sl_flow *f, const char *op, const char *const *args, size_t n_args,
+                          uint32_t timeout_ms, Sluice__AdminReply **reply)
+{
+    if (sl_door_is_shut(f->door))
+        return SL_EDRAINING;
+    struct sl_admin_wait *w = wait_new(op, args, n_args);
+    struct sl_flow_item *item = sl_xcalloc(1, sizeof *item);
+    *item = (struct sl_flow_item){.kind = SL_ITEM_ADMIN, .admin = w};
+    enum sl_err err = sl_queue_push(f->inbox, item);
+    if (err) {
+        sl_free(item);
+        wait_free(w);
+        return err;
+    }
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += timeout_ms / 1000;
+    end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (end.tv_nsec >= 1000000000) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&w->lock);
+    while (!w->done && pthread_cond_timedwait(&w->done_cond, &w->lock, &end) != ETIMEDOUT)
+        ;
+    bool done = w->done;
+    if (!done)
+        w->abandoned = true;
+    Sluice__AdminReply *got = w->reply;
+    pthread_mutex_unlock(&w->lock);
+    if (!done)
+        return SL_EAGAIN;
+    wait_free(w);
+    if (!got)
+        return SL_ENOMEM;
+    *reply = got;
+    return SL_OK;
+}

@@ -1,0 +1,272 @@
+/* router/flow/flow_events.c - what nodes report while they work (step 10 of the request path): tokens, ends,
+ * gaps.
+ *
+ * Three orders have to be put right here. Batches of one node carry numbers: a missing number means lost
+ * tokens or ends, so every request on that node is asked for again from its first missing token. Tokens carry
+ * their index: the first one may come from P while D's second is here already; it is held, and when the first
+ * stays away D, which has it from P, is asked. The end of the decode leg may come before P's token for the
+ * same reason; it waits until nothing is missing.
+ *
+ * A token of an attempt or a life of a node that no longer counts is dropped: the new attempt brings the same
+ * one (the law of exactness). Two tokens of one index that differ break that law and are counted and logged.
+ */
+#include "router/flow/flow_core.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+static bool is_leg(const struct sl_leg *leg, const char *node, uint64_t boot_id)
+{
+    return leg->state != SL_LEG_NONE && leg->boot_id == boot_id && strcmp(leg->node, node) == 0;
+}
+
+/* The decode leg's end is here; is every token before it? P's first token may still be on its way. */
+static bool tokens_complete(const struct sl_request *r)
+{
+    if (r->n_held || r->resync_open)
+        return false;
+    uint32_t n_tokens = r->req->n_tokens + r->n_placed;
+    return r->split < n_tokens || r->n_received > r->n_placed;
+}
+
+static void try_end(struct sl_flow *f, struct sl_request *r)
+{
+    if (!r->ended_by_node)
+        return;
+    if (tokens_complete(r)) {
+        sl_flow_end(f, r, r->ended_by_length ? "length" : "stop");
+        return;
+    }
+    if (!r->gap_since_us) {
+        r->gap_since_us = sl_now_us();
+        sl_flow_arm(f, r);
+    }
+}
+
+static void see_token(struct sl_flow *f, const Sluice__TokenEvent *ev, const char *node, uint64_t boot_id)
+{
+    struct sl_request *r = sl_request_table_find(f->table, ev->request_id);
+    if (!r || r->attempt != ev->attempt || r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
+        return;
+    bool from_d = is_leg(&r->d, node, boot_id), from_p = is_leg(&r->p, node, boot_id);
+    if (!from_d && !from_p)
+        return;
+    r->last_heard_us = sl_now_us();
+    struct sl_leg *leg = from_d ? &r->d : &r->p;
+    if (leg->state == SL_LEG_SENT)
+        leg->state = SL_LEG_ACCEPTED; /* its event overtook its answer */
+    struct sl_node *n = sl_flow_leg_node(f, leg);
+    sl_node_charge_drop(n, &leg->charge, true); /* a token means that the prompt is done */
+
+    if (ev->index < r->n_received) {
+        r->record->n_duplicates++;
+        if (r->received[ev->index] != ev->token) {
+            SL_ERROR("two nodes sampled different tokens; the answer depends on the node req=%s peer=%s "
+                     "index=%u token=%d before=%d",
+                     r->req->id, node, ev->index, ev->token, r->received[ev->index]);
+            sl_request_metrics_mismatch(f->metrics);
+        }
+        return;
+    }
+    if (ev->index > r->n_received) {
+        sl_request_hold(r, ev);
+        if (!r->gap_since_us) {
+            r->gap_since_us = r->last_heard_us;
+            sl_flow_arm(f, r);
+        }
+        return;
+    }
+    if (!sl_flow_deliver(f, r, ev))
+        return;
+    struct sl_held *h;
+    while ((h = sl_request_take_held(r, r->n_received)) != NULL) {
+        bool goes_on = sl_flow_deliver(f, r, sl_held_event(h));
+        sl_held_free(h);
+        if (!goes_on)
+            return;
+    }
+    if (r->n_held == 0)
+        r->gap_since_us = 0;
+    try_end(f, r);
+}
+
+static void take_report(struct sl_decision_leg *out, const Sluice__DoneEvent *ev)
+{
+    static const char *const reasons[] = {"?", "stop", "length", "canceled", "error", "prefilled"};
+    unsigned reason = (unsigned)ev->reason < SL_COUNTOF(reasons) ? (unsigned)ev->reason : 0;
+    if (ev->reason == SLUICE__DONE_REASON__DONE_ERROR)
+        snprintf(out->end, sizeof out->end, "error %s", sl_err_name((enum sl_err)ev->code));
+    else
+        snprintf(out->end, sizeof out->end, "%s", reasons[reason]);
+    if (!ev->report)
+        return;
+    out->reported = true;
+    out->report = *ev->report;
+    out->report.base.n_unknown_fields = 0;
+    out->report.base.unknown_fields = NULL;
+}
+
+/* An end that comes after its request: the record still wants the facts. */
+static void late_report(struct sl_flow *f, const Sluice__DoneEvent *ev, const char *node)
+{
+    struct sl_decision *d = sl_decisions_find(f->decisions, ev->request_id);
+    const struct sl_decision_attempt *a = d ? sl_decision_last(d) : NULL;
+    if (!a || a->attempt != ev->attempt)
+        return;
+    bool duty_p = ev->duty == SLUICE__ROLE__ROLE_PREFILL;
+    struct sl_decision_leg *leg = duty_p ? &d->p : &d->d;
+    if (!leg->reported && strcmp(duty_p ? a->p : a->d, node) == 0)
+        take_report(leg, ev);
+}
+
+static void see_done(struct sl_flow *f, const Sluice__DoneEvent *ev, const char *node, uint64_t boot_id)
+{
+    struct sl_request *r = sl_request_table_find(f->table, ev->request_id);
+    bool duty_p = ev->duty == SLUICE__ROLE__ROLE_PREFILL;
+    if (!r || r->attempt != ev->attempt || r->state == SL_REQ_WAITING) {
+        late_report(f, ev, node);
+        return;
+    }
+    struct sl_leg *leg = duty_p ? &r->p : &r->d;
+    if (!is_leg(leg, node, boot_id) || leg->state == SL_LEG_DONE)
+        return;
+    r->last_heard_us = sl_now_us();
+    bool was_accepted = leg->state == SL_LEG_ACCEPTED;
+    sl_flow_leg_done(f, leg);
+    take_report(duty_p ? &r->record->p : &r->record->d, ev);
+    if (r->state == SL_REQ_ENDING) {
+        sl_flow_settle(f, r);
+        return;
+    }
+    struct sl_trouble_in t = {.what = SL_TROUBLE_LEG_ERROR, .leg_p = duty_p, .leg_accepted = was_accepted};
+    switch (ev->reason) {
+    case SLUICE__DONE_REASON__DONE_PREFILLED:
+        try_end(f, r);
+        return;
+    case SLUICE__DONE_REASON__DONE_STOP:
+    case SLUICE__DONE_REASON__DONE_LENGTH:
+        /* from P: its first token was the last one */
+        r->ended_by_node = true;
+        r->ended_by_length = ev->reason == SLUICE__DONE_REASON__DONE_LENGTH;
+        try_end(f, r);
+        return;
+    case SLUICE__DONE_REASON__DONE_CANCELED:
+        t.err = SL_ECANCELED; /* not by us */
+        break;
+    case SLUICE__DONE_REASON__DONE_ERROR:
+    default:
+        t.err = ev->has_code && ev->code > SL_OK && ev->code < SL_N_ERR ? (enum sl_err)ev->code : SL_EPEER;
+        break;
+    }
+    SL_INFO("a leg ended without success req=%s peer=%s duty=%s code=%s why=\"%s\"", r->req->id, node,
+            duty_p ? "prefill" : "decode", sl_err_name(t.err), ev->why ? ev->why : "");
+    sl_flow_trouble(f, r, &t, ev->why);
+}
+
+static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *node, uint64_t boot_id)
+{
+    struct sl_request *r = sl_request_table_find(f->table, ev->request_id);
+    if (!r || r->attempt != ev->attempt)
+        return;
+    struct sl_leg *leg = ev->duty == SLUICE__ROLE__ROLE_PREFILL ? &r->p : &r->d;
+    if (!is_leg(leg, node, boot_id))
+        return;
+    r->last_heard_us = sl_now_us();
+    if (leg->state == SL_LEG_SENT)
+        leg->state = SL_LEG_ACCEPTED;
+    SL_DEBUG("leg moved on req=%s peer=%s duty=%s state=%s", r->req->id, node,
+             leg == &r->p ? "prefill" : "decode", ev->state);
+}
+
+void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r)
+{
+    /* while the Submit is under way a Resync could overtake it and be told that the request is unknown */
+    if (r->resync_open || r->d.state == SL_LEG_NONE || r->d.state == SL_LEG_SENT ||
+        r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
+        return;
+    r->record->n_resyncs++;
+    sl_request_metrics_resync(f->metrics);
+    if (sl_flow_send_resync(f, r, 0) == SL_OK)
+        r->resync_open = true;
+    else
+        r->gap_since_us = sl_now_us(); /* the timer asks again */
+    sl_flow_arm(f, r);
+}
+
+static void resync_node(struct sl_flow *f, const struct sl_node *n)
+{
+    for (struct sl_request *r = sl_request_table_next(f->table, NULL); r;
+         r = sl_request_table_next(f->table, r))
+        if (is_leg(&r->d, n->name, n->boot_id) || is_leg(&r->p, n->name, n->boot_id))
+            sl_flow_ask_resync(f, r);
+}
+
+void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b)
+{
+    struct sl_node *n = sl_node_table_find_boot(f->nodes, b->node, b->boot_id);
+    if (b->router_boot_id != f->conf.boot_id || !n || n->state == SL_NODE_DEAD) {
+        SL_DEBUG("events of a node that is not known under this boot id, dropped peer=%s seq=%" PRIu64,
+                 b->node, b->seq);
+        return;
+    }
+    /* Numbers start at 0 or 1; the first batch of a life may therefore not be told from a second one, and
+     * needs not: a request whose first token is missing shows it by the next one's index, or is asked for
+     * when it stays silent. */
+    bool gap = n->has_events && b->seq > n->event_seq + 1;
+    bool old = n->has_events && b->seq <= n->event_seq;
+    if (!old) {
+        n->event_seq = b->seq;
+        n->has_events = true;
+    }
+    if (gap) {
+        SL_WARN("events were lost; asking for them again peer=%s seq=%" PRIu64, b->node, b->seq);
+        resync_node(f, n);
+    }
+    for (size_t i = 0; i < b->n_legs; i++)
+        see_leg(f, b->legs[i], b->node, b->boot_id);
+    for (size_t i = 0; i < b->n_tokens; i++)
+        see_token(f, b->tokens[i], b->node, b->boot_id);
+    for (size_t i = 0; i < b->n_done; i++)
+        see_done(f, b->done[i], b->node, b->boot_id);
+}
+
+void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
+                             const Sluice__ResyncReply *reply)
+{
+    struct sl_request *r = sl_request_table_find(f->table, call->request_id);
+    if (!r || r->attempt != call->attempt || !is_leg(&r->d, call->node, call->boot_id))
+        return;
+    r->resync_open = false;
+    r->gap_since_us = 0;
+    r->last_heard_us = sl_now_us();
+    if (r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
+        return;
+    if (reply->code != SL_OK) {
+        if (r->ended_by_node && tokens_complete(r)) {
+            try_end(f, r); /* forgotten there because it is over, and nothing was missing */
+            return;
+        }
+        sl_flow_leg_done(f, &r->d);
+        struct sl_trouble_in t = {.what = SL_TROUBLE_LOST, .err = SL_ELOST};
+        sl_flow_trouble(f, r, &t, NULL);
+        return;
+    }
+    const char *id = call->request_id;
+    for (size_t i = 0; i < reply->n_tokens; i++)
+        if (strcmp(reply->tokens[i]->request_id, id) == 0)
+            see_token(f, reply->tokens[i], call->node, call->boot_id);
+    r = sl_request_table_find(f->table, id);
+    if (!r || r->attempt != call->attempt)
+        return;
+    if (reply->done && strcmp(reply->done->request_id, id) == 0) {
+        see_done(f, reply->done, call->node, call->boot_id);
+        r = sl_request_table_find(f->table, id);
+    }
+    if (!r || r->attempt != call->attempt)
+        return;
+    try_end(f, r);
+}

@@ -1,0 +1,133 @@
+/* router/place/decision.c - a ring of records, found by id through a map. A record is about 10 KB and taken
+ * when first needed, so an idle router pays nothing. */
+#include "router/place/decision.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+
+struct sl_decisions {
+    uint32_t max, n; /* n: records in use */
+    uint64_t added;
+    struct sl_decision **ring;
+    struct sl_hashmap *by_id;
+};
+
+struct sl_decisions *sl_decisions_new(uint32_t max)
+{
+    SL_ASSERT(max > 0);
+    struct sl_decisions *r = sl_xcalloc(1, sizeof *r);
+    r->max = max;
+    r->ring = sl_xcalloc(max, sizeof *r->ring);
+    r->by_id = sl_hashmap_new();
+    return r;
+}
+
+void sl_decisions_free(struct sl_decisions *r)
+{
+    if (!r)
+        return;
+    for (uint32_t i = 0; i < r->max; i++)
+        sl_free(r->ring[i]);
+    sl_free(r->ring);
+    sl_hashmap_free(r->by_id);
+    sl_free(r);
+}
+
+struct sl_decision *sl_decisions_add(struct sl_decisions *r, const char *id)
+{
+    struct sl_decision **slot = &r->ring[r->added % r->max];
+    for (uint32_t i = 0; i < r->max && *slot && !(*slot)->finish[0];
+         i++) /* its request still writes into it */
+        slot = &r->ring[++r->added % r->max];
+    SL_ASSERT(!*slot || (*slot)->finish[0]);
+    if (*slot) {
+        if (sl_hashmap_get(r->by_id, (*slot)->id, strlen((*slot)->id)) == *slot)
+            sl_hashmap_del(r->by_id, (*slot)->id, strlen((*slot)->id));
+        memset(*slot, 0, sizeof **slot);
+    } else {
+        *slot = sl_xcalloc(1, sizeof **slot);
+        r->n++;
+    }
+    r->added++;
+    struct sl_decision *d = *slot;
+    snprintf(d->id, sizeof d->id, "%s", id);
+    d->itl_median_ms = d->gap_max_ms = -1;
+    d->asked_split = -1;
+    sl_hashmap_put(r->by_id, d->id, strlen(d->id), d);
+    return d;
+}
+
+struct sl_decision *sl_decisions_find(const struct sl_decisions *r, const char *id)
+{
+    return sl_hashmap_get(r->by_id, id, strlen(id));
+}
+
+const struct sl_decision *sl_decisions_nth(const struct sl_decisions *r, uint32_t n)
+{
+    return n < r->n && n < r->added ? r->ring[(r->added - 1 - n) % r->max] : NULL;
+}
+
+const struct sl_decision_attempt *sl_decision_last(const struct sl_decision *d)
+{
+    if (d->n_attempts == 0)
+        return NULL;
+    uint32_t n = d->n_attempts < SL_DECISION_ATTEMPTS ? d->n_attempts : SL_DECISION_ATTEMPTS;
+    return &d->attempts[n - 1];
+}
+
+bool sl_decision_handover_ms(const struct sl_decision *d, double *out)
+{
+    const struct sl_decision_attempt *a = sl_decision_last(d);
+    if (!a || a->mode != SL_PLACE_PD || !d->first_us || !d->second_us || d->itl_median_ms < 0)
+        return false;
+    double unsent_ms = 0;
+    uint64_t bytes = d->p.reported && d->p.report.has_bytes_after_first ? d->p.report.bytes_after_first : 0;
+    if (bytes) {
+        if (d->link_bytes_per_s <= 0)
+            return false;
+        unsent_ms = (double)bytes / d->link_bytes_per_s * 1e3;
+    }
+    *out = (double)(d->second_us - d->first_us) / 1e3 - d->itl_median_ms - unsent_ms;
+    return true;
+}
+
+static void name_of(char out[SL_DECISION_NAME], const struct sl_place_state *s, int i)
+{
+    snprintf(out, SL_DECISION_NAME, "%s", i < 0 ? "" : s->nodes[i].name);
+}
+
+void sl_decision_placed(struct sl_decision *d, const struct sl_place_state *state,
+                        const struct sl_place_choice *choice, uint32_t attempt, uint32_t n_tokens,
+                        const char *because)
+{
+    uint32_t at = d->n_attempts < SL_DECISION_ATTEMPTS ? d->n_attempts : SL_DECISION_ATTEMPTS - 1;
+    d->n_attempts++;
+    struct sl_decision_attempt *a = &d->attempts[at];
+    *a = (struct sl_decision_attempt){.attempt = attempt,
+                                      .mode = choice->mode,
+                                      .split = choice->best.split,
+                                      .n_tokens = n_tokens,
+                                      .predicted = choice->best.predicted};
+    name_of(a->p, state, choice->best.p);
+    name_of(a->d, state, choice->best.d);
+    snprintf(a->why, sizeof a->why, "%s%s%s", because ? because : "", because ? "; " : "", choice->reason);
+    d->p = d->d = (struct sl_decision_leg){0};
+    const struct sl_place_link *link =
+        choice->best.p < 0 ? NULL : sl_place_find_link(state, choice->best.p, choice->best.d);
+    d->link_bytes_per_s = link ? link->bytes_per_s : 0;
+    if (attempt > 1)
+        return;
+    d->n_candidates = choice->n_kept;
+    for (uint32_t i = 0; i < choice->n_kept; i++) {
+        const struct sl_place_candidate *k = &choice->kept[i];
+        struct sl_decision_candidate *c = &d->candidates[i];
+        name_of(c->p, state, k->p);
+        name_of(c->d, state, k->d);
+        c->split = k->split;
+        c->degraded = k->degraded;
+        c->tight = k->tight;
+        c->predicted = k->predicted;
+    }
+}

@@ -1,0 +1,108 @@
+/* router/place/place.h - who computes a request (step 3 of the request path): state of the cluster and
+ * request in, choice out.
+ *
+ * A placement is (prefill node P, split s, decode node D): P computes the KV of tokens [0, s), D the rest and
+ * decodes. s = 0 has no P. s is a multiple of page_tokens, or all n_tokens. A mode is a rule that lists
+ * candidates; among them the cheapest by prediction is taken, in every mode by the same prices, so that modes
+ * differ in nothing but where they may look.
+ *
+ * Everything here is a pure function of its arguments: no clock, no lock, no I/O, no memory taken. */
+#ifndef SLUICE_ROUTER_PLACE_PLACE_H
+#define SLUICE_ROUTER_PLACE_PLACE_H
+
+#include <stdint.h>
+#include "common/sched/cost_model.h"
+
+#define SL_PLACE_MAX_NODES 64
+#define SL_PLACE_MAX_LINKS 512 /* reported prefill -> decode pairs */
+#define SL_PLACE_KEEP      16  /* candidates kept for the decision record, cheapest first */
+
+enum sl_place_mode {
+    SL_PLACE_PD = 1,
+    SL_PLACE_COLOCATED = 2,
+    SL_PLACE_HYBRID = 3
+};                                                    /* numbers of the wire's Mode */
+const char *sl_place_mode_name(enum sl_place_mode m); /* "pd", "colocated", "hybrid"; "?" otherwise */
+/* False when the word is none of the three. */
+bool sl_place_mode_parse(const char *word, enum sl_place_mode *out);
+
+/* A node as placement sees it now: last report plus what this router placed there since. */
+struct sl_place_node {
+    const char *name;
+    const char *unusable; /* why nothing may be placed here ("dead", "draining"), NULL when it may */
+    const char *excluded; /* why this request does not go here ("refused it before"), NULL when it may */
+    bool may_prefill, may_decode;
+    bool prefers_prefill; /* else decode */
+    uint32_t page_tokens;
+    uint64_t page_bytes;
+    uint32_t free_pages, total_pages;
+    double queued_prompt_tokens;
+    uint32_t decode_rows;
+    double decode_context_tokens;
+    uint32_t hit_tokens;       /* leading tokens of this request in its prefix cache */
+    int32_t chunk_tokens;      /* -1 automatic, 0 whole prompts, N fixed */
+    uint32_t max_batch_tokens; /* 0 = not told */
+    struct sl_cost_model cost;
+};
+
+struct sl_place_link {
+    uint32_t p, d;        /* indexes of nodes */
+    const char *unusable; /* "refused", "down"; NULL when pages may travel */
+    bool degraded;        /* taken only when nothing else is there */
+    double bytes_per_s;   /* 0 = not measured */
+    double latency_us;
+};
+
+struct sl_place_state {
+    const struct sl_place_node *nodes;
+    uint32_t n_nodes;
+    const struct sl_place_link *links; /* a pair that is not listed has not met yet and may be tried */
+    uint32_t n_links;
+};
+
+struct sl_place_req {
+    uint32_t n_tokens; /* prompt and, after a fault, tokens received */
+    uint32_t n_prompt; /* what the client sent; split == n_prompt means the whole of it */
+    uint32_t max_new;  /* tokens still to be generated at most */
+    enum sl_place_mode mode;
+    bool demanded; /* the mode was asked for by the client: impossible is refused, not replaced */
+    bool strict;   /* node names, split and demanded mode bind. After a fault they are wishes only */
+    int64_t split; /* asked for, -1 = by rule */
+    int32_t chunk; /* -2 = the node's setting */
+    const char *want_p, *want_d; /* names or NULL */
+};
+
+struct sl_place_prediction {
+    double ttft_ms;   /* arrival to first token */
+    double second_ms; /* arrival to second token */
+    double damage_ms; /* delay of others' tokens, summed over them */
+    double cost_ms;   /* what is compared: the delays of all users together */
+};
+
+struct sl_place_candidate {
+    int p; /* index of nodes, -1 = none */
+    uint32_t split;
+    int d;
+    bool degraded; /* the link is */
+    bool tight;    /* D has too few free pages now: the request will wait there */
+    struct sl_place_prediction predicted;
+};
+
+struct sl_place_choice {
+    struct sl_place_candidate best;
+    enum sl_place_mode mode; /* what it is in the end: s = 0 colocated, s = n_tokens pd, else hybrid */
+    char reason[192];        /* one sentence */
+    struct sl_place_candidate kept[SL_PLACE_KEEP]; /* cheapest first, best is among them */
+    uint32_t n_kept, n_candidates;
+};
+
+/* SL_ENOTREADY: nothing can serve it, or what was demanded is impossible; SL_EINVAL: the wishes contradict
+ * each other or the prompt; SL_ETOOBIG: it fits no decode node's pool. why says it in words; *out is
+ * undefined then. */
+SL_MUST_CHECK enum sl_err sl_place(const struct sl_place_state *state, const struct sl_place_req *req,
+                                   struct sl_place_choice *out, struct sl_why *why);
+
+/* The reported link of a pair, or NULL. */
+const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d);
+
+#endif
