@@ -1,0 +1,284 @@
+/* tests/unit/engine/engine_support.c - the driver stands for both nodes: it moves pages by copying them. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/unit/engine/engine_support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "tests/support/make_model/make_model.h"
+#include "tests/support/support.h"
+
+#define STALL_STEPS 10000
+
+static char *model_path;
+
+static void remove_model(void)
+{
+    unlink(model_path);
+    sl_free(model_path);
+}
+
+const char *tiny_model(void)
+{
+    if (model_path)
+        return model_path;
+    struct sl_make_model m;
+    struct sl_why why = {0};
+    assert_true(sl_make_model_preset("tiny", &m));
+    m.n_vocab = TINY_VOCAB;
+    model_path = sl_test_temp_file("", 0);
+    if (sl_make_model_write(&m, model_path, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    atexit(remove_model);
+    return model_path;
+}
+
+static size_t page_bytes(uint32_t page_tokens)
+{
+    struct sl_make_model m;
+    assert_true(sl_make_model_preset("tiny", &m));
+    struct sl_kv_geometry g = {.n_layers = m.n_layers,
+                               .n_kv_heads = m.n_kv_heads,
+                               .page_tokens = page_tokens,
+                               .head_dim = m.head_dim,
+                               .dtype = SL_F16};
+    return sl_kv_page_bytes(&g);
+}
+
+struct sl_engine_conf tiny_conf(const char *backend, uint32_t n_threads, uint32_t page_tokens,
+                                uint32_t n_pages)
+{
+    return (struct sl_engine_conf){
+        .model_path = tiny_model(),
+        .backend = backend,
+        .n_threads = n_threads,
+        .kv_dtype = SL_F16,
+        .page_tokens = page_tokens,
+        .kv_memory_bytes = page_bytes(page_tokens) * n_pages,
+        .max_batch_tokens = 256,
+        .max_sequences = 16,
+        .max_waiting = 64,
+        .chunk_tokens = SL_CHUNK_AUTO,
+        .ungranted_pages = n_pages,
+        .skip_profile = true,
+    };
+}
+
+struct sl_engine *tiny_engine(const struct sl_engine_conf *conf)
+{
+    struct sl_engine *e = NULL;
+    struct sl_why why = {0};
+    if (sl_engine_open(conf, &e, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    return e;
+}
+
+void job_init(struct job *j, unsigned long long *rng, uint32_t n_prompt, uint32_t max_tokens)
+{
+    *j = (struct job){.n_prompt = n_prompt,
+                      .max_tokens = max_tokens,
+                      .sampling = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true},
+                      .cache = true,
+                      .chunk_tokens = SL_CHUNK_DEFAULT,
+                      .p_chunk_tokens = SL_CHUNK_DEFAULT,
+                      .lose_after = -1};
+    assert_true(n_prompt <= JOB_MAX_TEXT && max_tokens <= JOB_MAX_OUT);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        j->prompt[i] = (int32_t)(sl_test_random(rng) % TINY_VOCAB);
+    j->sampling.seed = sl_test_random(rng);
+}
+
+static void open_seqs(struct sl_engine *d, struct sl_engine *p, struct job *j)
+{
+    struct sl_why why = {0};
+    struct sl_seq_spec spec = {
+        .owner = j,
+        .tokens = j->prompt,
+        .n_tokens = j->n_prompt,
+        .n_prompt = j->n_prompt,
+        .max_tokens = j->max_tokens,
+        .sampling = &j->sampling,
+        .cache_salt = j->salt,
+        .use_prefix_cache = j->cache,
+        .remote_to = j->split,
+        .compute_to = j->n_prompt,
+        .sample = true,
+        .decode = true,
+        .granted = true,
+        .want_digest = true,
+        .chunk_tokens = j->chunk_tokens,
+    };
+    if (sl_engine_seq_open(d, &spec, &j->d, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    if (!j->split)
+        return;
+    assert_non_null(p);
+    sl_engine_seq_pin(d, j->d, true);
+    spec.remote_to = 0;
+    spec.compute_to = j->split;
+    spec.decode = false;
+    spec.chunk_tokens = j->p_chunk_tokens;
+    if (sl_engine_seq_open(p, &spec, &j->p, &why) != SL_OK)
+        fail_msg("%s", why.text);
+}
+
+static void add_token(struct job *j, const struct sl_sampled *t)
+{
+    assert_true(j->n_out < j->max_tokens);
+    j->digests[j->n_out] = t->logits_digest;
+    j->out[j->n_out++] = t->token;
+}
+
+static void lose_p(struct sl_engine *d, struct sl_engine *p, struct job *j)
+{
+    j->lost = true;
+    sl_engine_seq_go_local(d, j->d);
+    sl_engine_seq_pin(d, j->d, false);
+    sl_engine_seq_close(p, j->p);
+    j->p = NULL;
+}
+
+/* Copies what P finished and D lacks; then whatever follows from it. */
+static void move_pages(struct sl_engine *d, struct sl_engine *p, struct job *j)
+{
+    struct sl_seq_view dv, pv;
+    sl_seq_view(j->d, &dv);
+    sl_seq_view(j->p, &pv);
+    if (dv.state != SL_SEQ_REMOTE)
+        return;
+    struct sl_kv_geometry g = sl_engine_geometry(d);
+    size_t bytes = sl_kv_page_bytes(&g);
+    uint32_t to = pv.computed_tokens < j->split ? pv.computed_tokens : j->split;
+    if (to < j->split)
+        to -= to % g.page_tokens;
+    if (dv.computed_tokens > j->copied)
+        j->copied = dv.computed_tokens; /* prefix hit at D */
+    while (j->copied < to) {
+        uint32_t i = j->copied / g.page_tokens;
+        if (j->lose_after >= 0 && j->pages_moved >= (uint32_t)j->lose_after)
+            break;
+        memcpy((char *)sl_engine_page_base(d) + dv.pages[i] * bytes,
+               (const char *)sl_engine_page_base(p) + pv.pages[i] * bytes, bytes);
+        j->pages_moved++;
+        j->copied = (i + 1) * g.page_tokens < j->split ? (i + 1) * g.page_tokens : j->split;
+        sl_engine_seq_ready(d, j->d, j->copied);
+    }
+    if (j->lose_after >= 0 && j->pages_moved >= (uint32_t)j->lose_after) {
+        lose_p(d, p, j);
+        return;
+    }
+    bool whole = j->split == j->n_prompt;
+    if (j->copied < j->split || (whole && !j->p_done))
+        return;
+    if (whole) {
+        struct sl_sampled first = {.token = j->out[0], .logits_digest = j->digests[0]};
+        j->first_from_p = true;
+        sl_engine_seq_first_token(d, j->d, &first);
+    }
+    sl_engine_seq_pin(d, j->d, false);
+    sl_engine_seq_close(p, j->p);
+    j->p = NULL;
+}
+
+static void hear(struct sl_engine *e, bool is_p)
+{
+    struct sl_engine_event ev[8];
+    size_t n;
+    while ((n = sl_engine_poll(e, ev, SL_COUNTOF(ev))) > 0)
+        for (size_t i = 0; i < n; i++) {
+            struct job *j = ev[i].owner;
+            assert_ptr_equal(ev[i].seq, is_p ? j->p : j->d);
+            if (ev[i].kind == SL_EV_TOKEN && !j->lost) {
+                assert_int_equal(ev[i].token_index, j->n_out);
+                add_token(j, &ev[i].sampled);
+            } else if (ev[i].kind == SL_EV_TOKEN) {
+                /* P's first token was thrown away with it */
+                if (ev[i].token_index == 0)
+                    j->n_out = 0;
+                add_token(j, &ev[i].sampled);
+            } else if (ev[i].kind == SL_EV_FINISHED && is_p) {
+                j->p_done = true;
+            } else if (ev[i].kind == SL_EV_FINISHED) {
+                j->finished = true;
+                j->reason = ev[i].reason;
+            }
+        }
+}
+
+static void check_pages(struct sl_engine *e)
+{
+    struct sl_why why = {0};
+    if (sl_engine_check_pages(e, &why) != SL_OK)
+        fail_msg("%s", why.text);
+}
+
+static void end_job(struct sl_engine *d, struct sl_engine *p, struct job *j)
+{
+    struct sl_seq_view v;
+    sl_seq_view(j->d, &v);
+    j->chunks = v.chunks;
+    j->prompt_tokens_computed = v.prompt_tokens_computed;
+    j->hit_tokens = v.hit_tokens;
+    j->preemptions = v.preemptions;
+    sl_engine_seq_close(d, j->d);
+    j->d = NULL;
+    if (j->p)
+        sl_engine_seq_close(p, j->p);
+    j->p = NULL;
+}
+
+void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32_t n)
+{
+    uint32_t left = n, stalled = 0;
+    for (uint32_t i = 0; i < n; i++)
+        open_seqs(d, p, &jobs[i]);
+    while (left) {
+        bool moved = sl_engine_step(d, sl_now_us());
+        moved |= p && sl_engine_step(p, sl_now_us());
+        sl_engine_wait(d);
+        if (p)
+            sl_engine_wait(p);
+        hear(d, false);
+        if (p)
+            hear(p, true);
+        for (uint32_t i = 0; i < n; i++) {
+            struct job *j = &jobs[i];
+            if (j->d && j->p && !j->finished)
+                move_pages(d, p, j);
+        }
+        hear(d, false); /* a first token may end it */
+        for (uint32_t i = 0; i < n; i++)
+            if (jobs[i].d && jobs[i].finished) {
+                end_job(d, p, &jobs[i]);
+                left--;
+                moved = true;
+            }
+        stalled = moved ? 0 : stalled + 1;
+        if (stalled > STALL_STEPS)
+            fail_msg("%u of %u requests do not end", left, n);
+    }
+    check_pages(d);
+    if (p)
+        check_pages(p);
+}
+
+void job_equal(const struct job *want, const struct job *got, const char *name)
+{
+    if (want->n_out != got->n_out)
+        fail_msg("%s: %u tokens, expected %u", name, got->n_out, want->n_out);
+    for (uint32_t i = 0; i < want->n_out; i++)
+        if (want->out[i] != got->out[i] || want->digests[i] != got->digests[i])
+            fail_msg("%s: token %u is %d (logits %016llx), expected %d (%016llx)", name, i, got->out[i],
+                     (unsigned long long)got->digests[i], want->out[i], (unsigned long long)want->digests[i]);
+    if (want->reason != got->reason)
+        fail_msg("%s: ended by %d, expected %d", name, got->reason, want->reason);
+}

@@ -1,0 +1,50 @@
+/* tests/unit/engine/engine_support.h - a tiny model on disk, and requests run through one or two engines. */
+#ifndef SLUICE_TESTS_UNIT_ENGINE_SUPPORT_H
+#define SLUICE_TESTS_UNIT_ENGINE_SUPPORT_H
+
+#include "common/engine/engine.h"
+
+#define TINY_VOCAB   512
+#define JOB_MAX_OUT  64
+#define JOB_MAX_TEXT 512
+
+/* Path of a random-weight model, written at the first call, removed at exit. */
+const char *tiny_model(void);
+
+/* page_tokens 16, chunk auto, no profile, room for n_pages. */
+struct sl_engine_conf tiny_conf(const char *backend, uint32_t n_threads, uint32_t page_tokens,
+                                uint32_t n_pages);
+struct sl_engine *tiny_engine(const struct sl_engine_conf *conf);
+
+/* One request: prompt in, tokens and digests out, in any of the three modes. */
+struct job {
+    /* asked for */
+    int32_t prompt[JOB_MAX_TEXT];
+    uint32_t n_prompt, max_tokens;
+    struct sl_sampling sampling;
+    const char *salt;
+    bool cache;
+    int32_t chunk_tokens, p_chunk_tokens;
+    uint32_t split;     /* s; 0 = colocated */
+    int32_t lose_after; /* pages after which P is lost; -1 = never */
+    /* found */
+    uint32_t n_out;
+    int32_t out[JOB_MAX_OUT];
+    uint64_t digests[JOB_MAX_OUT];
+    bool first_from_p, finished;
+    enum sl_finish reason;
+    uint32_t chunks, prompt_tokens_computed, hit_tokens, preemptions, pages_moved;
+    /* the driver's */
+    struct sl_seq *d, *p;
+    uint32_t copied; /* tokens at D */
+    bool lost, p_done;
+};
+
+void job_init(struct job *j, unsigned long long *rng, uint32_t n_prompt, uint32_t max_tokens);
+/* Runs all jobs to their ends, together. p may be NULL when no job is split. Fails the test when nothing
+ * moves any more or pages are lost. */
+void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32_t n);
+/* Fails the test with name when tokens or digests differ. */
+void job_equal(const struct job *want, const struct job *got, const char *name);
+
+#endif
