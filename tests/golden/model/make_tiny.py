@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Writes tiny_NAME.bin: logits of transformers in float32 for random models that sluice-make-model writes.
+
+    make_tiny.py build/bin/sluice-make-model tests/golden/model
+
+The models are those of the table in test_tiny.c (same names, same options). Format, little endian:
+
+    char magic[8] = "SLTINY01"
+    u32 crc32 of the model file, n_positions, n_kept, n_vocab
+    u32 tokens[n_positions], kept[n_kept]          positions whose logits follow
+    f32 logits[n_kept][n_vocab]"""
+
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+
+import numpy as np
+import torch
+
+from gguf_hf import load
+
+N_POSITIONS = 100
+KEPT = [0, 1, 2, 15, 16, 31, 63, 64, 65, 99]
+
+MODELS = {
+    "llama_f32": "--type f32 --embed-type f32",
+    "llama_q4_1": "--type q4_1 --embed-type q8_0",
+    "llama_untied_q4_0": "--type q4_0 --embed-type f16 --untied --kv-heads 1 --seed 2",
+    "qwen2_bf16": "--arch qwen2 --type bf16 --embed-type q4_1 --seed 3",
+    "qwen2_untied_q8_0": "--arch qwen2 --type q8_0 --embed-type bf16 --untied --kv-heads 4 --seed 4",
+    "llama_factors": "--type f16 --embed-type q4_0 --rope-factors --seed 5",
+    "llama_linear": "--type f32 --embed-type f32 --rope-linear 4 --seed 6",
+}
+
+
+def main():
+    tool, out = sys.argv[1:]
+    for name, options in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.gguf")
+            subprocess.run([tool, "--out", path] + options.split(), check=True)
+            crc = zlib.crc32(open(path, "rb").read())
+            model, _ = load(path)
+        n_vocab = model.config.vocab_size
+        tokens = np.array([(i * i * 31 + i * 7 + 5) % n_vocab for i in range(N_POSITIONS)], dtype="<u4")
+        with torch.no_grad():
+            logits = model(torch.from_numpy(tokens.astype(np.int64)[None]), use_cache=False).logits[0].numpy()
+        with open(os.path.join(out, "tiny_%s.bin" % name), "wb") as f:
+            f.write(b"SLTINY01" + struct.pack("<4I", crc, N_POSITIONS, len(KEPT), n_vocab))
+            f.write(tokens.tobytes() + np.array(KEPT, dtype="<u4").tobytes() + logits[KEPT].astype("<f4").tobytes())
+        print(name, "spread of the logits %.2f, top tokens %s" % (logits.std(), logits.argmax(axis=1)[-8:]))
+
+
+main()

@@ -1,0 +1,192 @@
+/* SmolLM2 against transformers in float32, teacher-forced on 20 texts x 64 positions (make_teacher.py), and
+ * the shipped path against llama.cpp's distance from the same teacher (make_llama_kl.py). Skipped (77) where
+ * the model file is not.
+ *
+ * Divergence: KL(teacher || ours) over the teacher's 64 most likely tokens and one bucket for the rest
+ * (teacher_file.py). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/digest.h"
+#include "common/base/mem.h"
+#include "tests/unit/model/model_rig.h"
+
+#define TOP_SLACK    1e-2 /* a token this close to the teacher's best may be ours */
+#define LLAMA_FACTOR 1.1  /* how much farther than llama.cpp we may be */
+#define N_PORTABLE   3    /* texts for the portable path where avx512, bit for bit the same, does all */
+
+struct record {
+    uint32_t *id;
+    float *logprob;
+    float log_tail;
+};
+
+static struct {
+    uint32_t n_texts, n_positions, n_top, n_vocab;
+    int32_t *tokens; /* [n_texts, n_positions] */
+    uint8_t *records;
+} teacher;
+
+static char *model_path;
+
+static struct record record_at(uint32_t text, uint32_t position)
+{
+    size_t bytes = 8 * (size_t)teacher.n_top + 4;
+    uint8_t *p = teacher.records + ((size_t)text * teacher.n_positions + position) * bytes;
+    struct record r = {(uint32_t *)(void *)p, (float *)(void *)(p + 4 * (size_t)teacher.n_top), 0};
+    memcpy(&r.log_tail, p + 8 * (size_t)teacher.n_top, 4);
+    return r;
+}
+
+static void teacher_read(void)
+{
+    char magic[8];
+    FILE *f = fopen(SL_TEST_DATA "/golden/model/smollm2_teacher.bin", "rb");
+    SL_ASSERT(f != NULL && fread(magic, 1, 8, f) == 8 && memcmp(magic, "SLTEACH1", 8) == 0);
+    SL_ASSERT(fread(&teacher, 4, 4, f) == 4);
+    size_t n = (size_t)teacher.n_texts * teacher.n_positions, bytes = n * (8 * (size_t)teacher.n_top + 4);
+    teacher.tokens = sl_xcalloc(n, sizeof *teacher.tokens);
+    teacher.records = sl_xalloc(bytes);
+    SL_ASSERT(fread(teacher.tokens, 4, n, f) == n && fread(teacher.records, 1, bytes, f) == bytes);
+    fclose(f);
+}
+
+static double llama_kl_read(void)
+{
+    double kl = 0;
+    FILE *f = fopen(SL_TEST_DATA "/golden/model/smollm2_llama_kl.txt", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "mean_kl %lf", &kl), 1);
+    fclose(f);
+    return kl;
+}
+
+struct score {
+    double kl;           /* mean over positions */
+    uint32_t n, n_agree; /* positions; with the teacher's top token */
+    double worst_slack;  /* how far below the teacher's best our choice is at worst, in the teacher's
+                            log-probability */
+    uint64_t digest[64]; /* of each text's logits */
+};
+
+static void score_position(const float *logits, const struct record *t, struct score *s)
+{
+    uint32_t best = 0;
+    double total = 0, top = 0, kl = 0;
+    for (uint32_t i = 0; i < teacher.n_vocab; i++)
+        best = logits[i] > logits[best] ? i : best;
+    for (uint32_t i = 0; i < teacher.n_vocab; i++)
+        total += exp((double)logits[i] - (double)logits[best]);
+    double lse = (double)logits[best] + log(total), slack = INFINITY;
+    for (uint32_t k = 0; k < teacher.n_top; k++) {
+        double p = (double)t->logprob[k], q = (double)logits[t->id[k]] - lse;
+        kl += exp(p) * (p - q);
+        top += exp(q);
+        if (t->id[k] == best)
+            slack = (double)t->logprob[0] - p;
+    }
+    double tail = 1 - top > 1e-30 ? 1 - top : 1e-30;
+    kl += exp((double)t->log_tail) * ((double)t->log_tail - log(tail));
+    s->kl += kl;
+    s->n++;
+    s->n_agree += t->id[0] == best;
+    s->worst_slack = slack > s->worst_slack ? slack : s->worst_slack;
+}
+
+static struct score score_of(const char *backend, enum sl_dtype kv_dtype, uint32_t n_texts)
+{
+    struct rig r;
+    struct rig_conf c = {model_path, backend, 2, 16, teacher.n_positions, teacher.n_positions / 16, kv_dtype};
+    struct score s = {0};
+    rig_open(&r, &c);
+    SL_ASSERT(sl_model_conf(r.model)->n_vocab == teacher.n_vocab && n_texts <= 64);
+    uint32_t pages[64], rows[1024];
+    for (uint32_t i = 0; i < c.n_pages; i++)
+        pages[i] = i;
+    for (uint32_t i = 0; i < teacher.n_positions; i++)
+        rows[i] = i;
+    for (uint32_t t = 0; t < n_texts; t++) {
+        struct sl_batch_run run = {0, teacher.n_positions, 0, pages, c.n_pages};
+        struct sl_batch b = {teacher.n_positions,
+                             1,
+                             teacher.n_positions,
+                             teacher.tokens + (size_t)t * teacher.n_positions,
+                             &run,
+                             rows};
+        sl_model_forward(r.model, r.kv, &b, r.logits, &r.progress);
+        for (uint32_t p = 0; p < teacher.n_positions; p++) {
+            struct record rec = record_at(t, p);
+            score_position(r.logits + (size_t)p * teacher.n_vocab, &rec, &s);
+        }
+        s.digest[t] = sl_digest64(r.logits, (size_t)teacher.n_positions * teacher.n_vocab * sizeof(float), 0);
+    }
+    s.kl /= s.n;
+    print_message("%s, KV %s: %u of %u top tokens, worst choice %.4f below the best, mean divergence %.4g\n",
+                  backend, sl_dtype_name(kv_dtype), s.n_agree, s.n, s.worst_slack, s.kl);
+    rig_close(&r);
+    return s;
+}
+
+static void reference_in_float32_picks_transformers_tokens(void **state)
+{
+    (void)state;
+    struct score s = score_of("reference", SL_F32, teacher.n_texts);
+    assert_int_equal(s.n, teacher.n_texts * teacher.n_positions);
+    assert_true(s.worst_slack <= TOP_SLACK);
+    assert_true(s.kl < 1e-6);
+}
+
+static void shipped_path_is_as_near_as_llama_cpp(void **state)
+{
+    (void)state;
+    double limit = LLAMA_FACTOR * llama_kl_read();
+    bool avx512 = rig_backend_available("avx512");
+    struct score portable = score_of("portable", SL_F16, avx512 ? N_PORTABLE : teacher.n_texts);
+    if (!avx512) {
+        assert_true(portable.kl <= limit);
+        return;
+    }
+    struct score fast = score_of("avx512", SL_F16, teacher.n_texts);
+    print_message("limit %.4g\n", limit);
+    assert_true(fast.kl <= limit);
+    assert_memory_equal(fast.digest, portable.digest, N_PORTABLE * sizeof *fast.digest);
+}
+
+static char *find_model(void)
+{
+    const char *given = getenv("SLUICE_TEST_MODEL"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    const char *name = "sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (given != NULL && given[0] != 0)
+        return sl_xstrdup(given);
+    if (cache != NULL && cache[0] != 0)
+        return sl_xasprintf("%s/%s", cache, name);
+    return sl_xasprintf("%s/.cache/%s", home != NULL ? home : "", name);
+}
+
+int main(void)
+{
+    model_path = find_model();
+    if (access(model_path, R_OK) != 0) {
+        printf("skipped: %s is not there; SLUICE_TEST_MODEL names the file\n", model_path);
+        sl_free(model_path);
+        return 77;
+    }
+    teacher_read();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reference_in_float32_picks_transformers_tokens),
+        cmocka_unit_test(shipped_path_is_as_near_as_llama_cpp),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_free(teacher.tokens);
+    sl_free(teacher.records);
+    sl_free(model_path);
+    return failed;
+}

@@ -1,0 +1,200 @@
+/* Random tiny models against transformers in float32 (make_tiny.py): both rotary layouts, grouped heads,
+ * biases, tied and untied heads, every weight type, rotary factors and linear scaling. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/mem.h"
+#include "tests/unit/model/model_rig.h"
+
+struct fixture {
+    uint32_t crc, n_positions, n_kept, n_vocab;
+    int32_t *tokens;
+    uint32_t *kept;
+    float *logits; /* [n_kept, n_vocab] */
+};
+
+static void *read_u32s(FILE *f, size_t n)
+{
+    void *p = sl_xcalloc(n, 4);
+    assert_int_equal(fread(p, 4, n, f), n);
+    return p;
+}
+
+static struct fixture fixture_read(const char *name)
+{
+    struct fixture x;
+    char path[512], magic[8];
+    snprintf(path, sizeof path, SL_TEST_DATA "/golden/model/tiny_%s.bin", name);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(magic, 1, 8, f), 8);
+    assert_memory_equal(magic, "SLTINY01", 8);
+    assert_int_equal(fread(&x, 4, 4, f), 4);
+    x.tokens = read_u32s(f, x.n_positions);
+    x.kept = read_u32s(f, x.n_kept);
+    x.logits = read_u32s(f, (size_t)x.n_kept * x.n_vocab);
+    fclose(f);
+    return x;
+}
+
+static void fixture_free(struct fixture *x)
+{
+    sl_free(x->tokens);
+    sl_free(x->kept);
+    sl_free(x->logits);
+}
+
+static uint32_t file_crc32(const char *path)
+{
+    uint32_t crc = 0xffffffffu;
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    int c;
+    while ((c = fgetc(f)) != EOF) {
+        crc ^= (uint32_t)c;
+        for (int i = 0; i < 8; i++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    fclose(f);
+    return ~crc;
+}
+
+static void compare(const char *path, const char *backend, enum sl_dtype kv_dtype, const struct fixture *x,
+                    double max_error, double max_kl)
+{
+    if (!rig_backend_available(backend))
+        return;
+    struct rig r;
+    struct rig_conf c = {path, backend, 2, 16, x->n_positions, (x->n_positions + 15) / 16, kv_dtype};
+    rig_open(&r, &c);
+    uint32_t pages[16];
+    for (uint32_t i = 0; i < c.n_pages; i++)
+        pages[i] = c.n_pages - 1 - i;
+    struct sl_batch_run run = {0, x->n_positions, 0, pages, c.n_pages};
+    struct sl_batch b = {x->n_positions, 1, x->n_kept, x->tokens, &run, x->kept};
+    sl_model_forward(r.model, r.kv, &b, r.logits, &r.progress);
+
+    double worst = 0, kl = 0;
+    for (uint32_t k = 0; k < x->n_kept; k++) {
+        const float *got = r.logits + (size_t)k * x->n_vocab, *want = x->logits + (size_t)k * x->n_vocab;
+        double sum_got = 0, sum_want = 0;
+        for (uint32_t i = 0; i < x->n_vocab; i++) {
+            worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
+            sum_got += exp((double)got[i]);
+            sum_want += exp((double)want[i]);
+        }
+        for (uint32_t i = 0; i < x->n_vocab; i++) {
+            double p = exp((double)want[i]) / sum_want;
+            kl += p * ((double)want[i] - (double)got[i] - log(sum_want) + log(sum_got)) / x->n_kept;
+        }
+    }
+    print_message("%s: largest error of a logit %.3g, mean divergence %.3g\n", backend, worst, kl);
+    assert_true(worst <= max_error);
+    assert_true(kl <= max_kl);
+    rig_close(&r);
+}
+
+/* What separates the reference from transformers is the order of sums and exp; the shipped paths also
+ * quantise activations and keep K and V in 16 bits. */
+static void check(const char *name, const struct sl_make_model *m)
+{
+    struct fixture x = fixture_read(name);
+    char *path = rig_model_file(m);
+    if (file_crc32(path) != x.crc)
+        fail_msg("the model %s is not the one of the fixture: run make_tiny.py again", name);
+    compare(path, "reference", SL_F32, &x, 2e-4, 1e-8);
+    compare(path, "portable", SL_F16, &x, 1.0, 0.01);
+    compare(path, "avx512", SL_F16, &x, 1.0, 0.01);
+    unlink(path);
+    sl_free(path);
+    fixture_free(&x);
+}
+
+static struct sl_make_model tiny(enum sl_dtype type, enum sl_dtype embed_type, uint64_t seed)
+{
+    struct sl_make_model m;
+    assert_true(sl_make_model_preset("tiny", &m));
+    m.type = type;
+    m.embed_type = embed_type;
+    m.seed = seed;
+    return m;
+}
+
+static void llama_in_f32_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_F32, SL_F32, 1);
+    check("llama_f32", &m);
+}
+
+static void llama_in_q4_1_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_Q4_1, SL_Q8_0, 1);
+    check("llama_q4_1", &m);
+}
+
+static void llama_untied_with_one_kv_head_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_Q4_0, SL_F16, 2);
+    m.tied = false;
+    m.n_kv_heads = 1;
+    check("llama_untied_q4_0", &m);
+}
+
+static void qwen2_in_bf16_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_BF16, SL_Q4_1, 3);
+    m.arch = "qwen2";
+    check("qwen2_bf16", &m);
+}
+
+static void qwen2_untied_in_q8_0_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_Q8_0, SL_BF16, 4);
+    m.arch = "qwen2";
+    m.tied = false;
+    m.n_kv_heads = 4;
+    check("qwen2_untied_q8_0", &m);
+}
+
+static void rotary_factors_match_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_F16, SL_Q4_0, 5);
+    m.rope_factors = true;
+    check("llama_factors", &m);
+}
+
+static void linear_rotary_scaling_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_F32, SL_F32, 6);
+    m.rope_scaling = "linear";
+    m.rope_scaling_factor = 4;
+    check("llama_linear", &m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_in_f32_matches_transformers),
+        cmocka_unit_test(llama_in_q4_1_matches_transformers),
+        cmocka_unit_test(llama_untied_with_one_kv_head_matches_transformers),
+        cmocka_unit_test(qwen2_in_bf16_matches_transformers),
+        cmocka_unit_test(qwen2_untied_in_q8_0_matches_transformers),
+        cmocka_unit_test(rotary_factors_match_transformers),
+        cmocka_unit_test(linear_rotary_scaling_matches_transformers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
