@@ -1,0 +1,456 @@
+/* tests/unit/router/place/test_place.c - placement as a table of clusters and requests. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "router/place/candidates.h"
+#include "router/place/prefix_index.h"
+
+/* A cluster of a prefill-preferring and some decode-preferring nodes, all idle, all permitted both duties. */
+struct cluster {
+    struct sl_place_node nodes[SL_PLACE_MAX_NODES];
+    struct sl_place_link links[SL_PLACE_MAX_LINKS];
+    struct sl_place_state state;
+};
+
+static const char *const names[] = {"p0", "d0", "d1", "d2", "d3", "d4"};
+
+static void make(struct cluster *c, uint32_t n)
+{
+    memset(c, 0, sizeof *c);
+    for (uint32_t i = 0; i < n; i++) {
+        c->nodes[i] = (struct sl_place_node){.name = names[i],
+                                             .may_prefill = true,
+                                             .may_decode = true,
+                                             .prefers_prefill = i == 0,
+                                             .page_tokens = 16,
+                                             .page_bytes = 1 << 20,
+                                             .free_pages = 1000,
+                                             .total_pages = 1000,
+                                             .chunk_tokens = -1,
+                                             .max_batch_tokens = 512};
+        sl_cost_init_linear(&c->nodes[i].cost, 5, 1);
+    }
+    c->state = (struct sl_place_state){.nodes = c->nodes, .n_nodes = n, .links = c->links};
+}
+
+static struct sl_place_req request(enum sl_place_mode mode, uint32_t n_tokens)
+{
+    return (struct sl_place_req){.n_tokens = n_tokens,
+                                 .n_prompt = n_tokens,
+                                 .max_new = 32,
+                                 .mode = mode,
+                                 .strict = true,
+                                 .split = -1,
+                                 .chunk = -2};
+}
+
+static struct sl_place_choice placed(const struct cluster *c, const struct sl_place_req *r)
+{
+    struct sl_place_choice out;
+    struct sl_why why = {{0}};
+    enum sl_err err = sl_place(&c->state, r, &out, &why);
+    if (err)
+        fail_msg("not placed: %s", why.text);
+    return out;
+}
+
+static enum sl_err refused(const struct cluster *c, const struct sl_place_req *r, struct sl_why *why)
+{
+    struct sl_place_choice out;
+    memset(why, 0, sizeof *why);
+    enum sl_err err = sl_place(&c->state, r, &out, why);
+    assert_int_not_equal(err, SL_OK);
+    assert_true(why->text[0] != '\0');
+    return err;
+}
+
+static void pd_two_nodes_splits_at_the_end(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, 0);
+    assert_int_equal(out.best.split, 100); /* not a page multiple: the last page is partial */
+    assert_int_equal(out.best.d, 1);
+    assert_int_equal(out.mode, SL_PLACE_PD);
+}
+
+static void pd_busy_prefill_node_is_left_for_the_idle_one(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.nodes[1].prefers_prefill = true;
+    c.nodes[0].queued_prompt_tokens = 4000;
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, 1);
+    assert_int_equal(out.best.d, 2);
+}
+
+static void pd_full_decode_node_is_left_for_the_free_one(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.nodes[1].free_pages = 2;
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    assert_int_equal(placed(&c, &r).best.d, 2);
+    c.nodes[1].free_pages = 1000;
+    c.nodes[1].decode_rows = 20;
+    assert_int_equal(placed(&c, &r).best.d, 2);
+}
+
+static void pd_one_node_falls_back_and_says_so(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 1);
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, -1);
+    assert_int_equal(out.best.split, 0);
+    assert_int_equal(out.mode, SL_PLACE_COLOCATED);
+    assert_non_null(strstr(out.reason, "no pair of nodes for pd"));
+}
+
+static void pd_demanded_with_one_node_is_refused(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 1);
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    r.demanded = true;
+    struct sl_why why;
+    assert_int_equal(refused(&c, &r, &why), SL_ENOTREADY);
+    assert_non_null(strstr(why.text, "pd"));
+}
+
+static void pd_demanded_after_a_fault_is_a_wish(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[0].unusable = "dead";
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    r.demanded = true;
+    r.want_p = "p0";
+    r.strict = false;
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.d, 1);
+    assert_int_equal(out.best.split, 0);
+}
+
+static void pd_no_preferred_decode_node_takes_any_two(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[1].prefers_prefill = true;
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_true(out.best.p >= 0 && out.best.p != out.best.d);
+}
+
+static void pd_refused_link_is_not_used(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.links[0] = (struct sl_place_link){.p = 0, .d = 1, .unusable = "refused"};
+    c.state.n_links = 1;
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    assert_int_equal(placed(&c, &r).best.d, 2);
+}
+
+static void pd_degraded_link_is_the_last_resort(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.links[0] = (struct sl_place_link){.p = 0, .d = 1, .degraded = true, .bytes_per_s = 1e12};
+    c.links[1] = (struct sl_place_link){.p = 0, .d = 2, .bytes_per_s = 1e6};
+    c.state.n_links = 2;
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    assert_int_equal(placed(&c, &r).best.d, 2);
+    c.links[1].unusable = "down";
+    assert_int_equal(placed(&c, &r).best.d, 1);
+}
+
+static void colocated_prefill_node_is_a_candidate(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[1].decode_rows = 8;
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 100);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, -1);
+    assert_int_equal(out.best.d, 0);
+    assert_int_equal(out.n_candidates, 2);
+    c.nodes[0].may_decode = false;
+    assert_int_equal(placed(&c, &r).best.d, 1);
+}
+
+static void hybrid_idle_equal_nodes_stays_on_one(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 64);
+    assert_int_equal(placed(&c, &r).mode, SL_PLACE_COLOCATED); /* moving pages gains nothing */
+}
+
+static void hybrid_decoding_node_gets_the_prompt_computed_elsewhere(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[0].may_decode = false; /* else the idle node would take it all */
+    c.nodes[1].decode_rows = 8;
+    c.nodes[1].decode_context_tokens = 8000;
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 2000);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, 0);
+    assert_true(out.best.split > 1000);
+    assert_true(out.n_candidates > 3);
+}
+
+static void hybrid_prefix_on_the_decode_node_becomes_colocated(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[0].may_decode = false;
+    c.nodes[1].hit_tokens = 1984;
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 2000);
+    assert_int_equal(placed(&c, &r).mode, SL_PLACE_COLOCATED);
+}
+
+static void split_asked_is_rounded_down_to_a_page(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    static const struct {
+        int64_t asked;
+        uint32_t split;
+        enum sl_place_mode mode;
+    } rows[] = {{0, 0, SL_PLACE_COLOCATED}, {15, 0, SL_PLACE_COLOCATED}, {16, 16, SL_PLACE_HYBRID},
+                {47, 32, SL_PLACE_HYBRID},  {99, 96, SL_PLACE_HYBRID},   {100, 100, SL_PLACE_PD}};
+    for (size_t i = 0; i < SL_COUNTOF(rows); i++) {
+        struct sl_place_req r = request(SL_PLACE_COLOCATED, 100);
+        r.split = rows[i].asked;
+        struct sl_place_choice out = placed(&c, &r);
+        assert_int_equal(out.best.split, rows[i].split);
+        assert_int_equal(out.mode, rows[i].mode);
+    }
+}
+
+static void split_of_the_whole_prompt_covers_received_tokens_too(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 110);
+    r.n_prompt = 100;
+    r.split = 100;
+    r.strict = false;
+    assert_int_equal(placed(&c, &r).best.split, 110);
+}
+
+static void split_wrong_wishes_are_refused(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    struct sl_why why;
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    r.split = 101;
+    assert_int_equal(refused(&c, &r, &why), SL_EINVAL);
+    r.split = 32;
+    r.demanded = true;
+    assert_int_equal(refused(&c, &r, &why), SL_EINVAL);
+    r.mode = SL_PLACE_COLOCATED;
+    assert_int_equal(refused(&c, &r, &why), SL_EINVAL);
+    make(&c, 1);
+    r = request(SL_PLACE_HYBRID, 100);
+    r.split = 32;
+    assert_int_equal(refused(&c, &r, &why), SL_ENOTREADY);
+}
+
+static void wanted_nodes_are_taken_or_refused(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 4);
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    r.want_d = "d2";
+    assert_int_equal(placed(&c, &r).best.d, 3);
+    r.want_d = "d0";
+    r.want_p = "d1";
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, 2); /* permitted, though it prefers to decode */
+    assert_int_equal(out.best.d, 1);
+    struct sl_why why;
+    r.want_d = "d9";
+    assert_int_equal(refused(&c, &r, &why), SL_ENOTREADY);
+    assert_non_null(strstr(why.text, "d9"));
+    r.want_p = r.want_d = "d1"; /* P == D: one node does all */
+    out = placed(&c, &r);
+    assert_int_equal(out.best.d, 2);
+    assert_int_equal(out.best.split, 0);
+}
+
+static void excluded_and_draining_nodes_get_nothing(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.nodes[1].unusable = "draining";
+    for (unsigned m = SL_PLACE_PD; m <= SL_PLACE_HYBRID; m++) {
+        struct sl_place_req r = request((enum sl_place_mode)m, 300);
+        struct sl_place_choice out = placed(&c, &r);
+        assert_true(out.best.d != 1 && out.best.p != 1);
+    }
+    c.nodes[0].excluded = c.nodes[2].excluded = "failed before";
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 300);
+    struct sl_why why;
+    assert_int_equal(refused(&c, &r, &why), SL_ENOTREADY);
+    assert_non_null(strstr(why.text, "d0: draining"));
+}
+
+static void no_nodes_and_too_big_are_refused_in_words(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 0);
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    struct sl_why why;
+    assert_int_equal(refused(&c, &r, &why), SL_ENOTREADY);
+    make(&c, 2);
+    c.nodes[0].total_pages = c.nodes[1].total_pages = 8; /* 128 tokens */
+    assert_int_equal(refused(&c, &r, &why), SL_ETOOBIG); /* 100 and 32 to come */
+    assert_non_null(strstr(why.text, "128"));
+    r.max_new = 28;
+    placed(&c, &r);
+    r.n_tokens = 0;
+    assert_int_equal(refused(&c, &r, &why), SL_EINVAL);
+}
+
+/* What the ledger is for: the same cluster seen again after each placement spreads a burst. */
+static void burst_with_ledger_counted_spreads(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 5);
+    uint32_t taken[5] = {0};
+    for (int i = 0; i < 40; i++) {
+        struct sl_place_req r = request(SL_PLACE_COLOCATED, 200);
+        struct sl_place_choice out = placed(&c, &r);
+        taken[out.best.d]++;
+        c.nodes[out.best.d].queued_prompt_tokens += 200;
+        c.nodes[out.best.d].decode_rows++;
+    }
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(taken[i], 8);
+}
+
+static void kept_candidates_are_the_cheapest_in_order(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 6);
+    for (uint32_t i = 0; i < 6; i++)
+        c.nodes[i].queued_prompt_tokens = 100 * (7 - i);
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 1000);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_true(out.n_candidates > SL_PLACE_KEEP);
+    assert_int_equal(out.n_kept, SL_PLACE_KEEP);
+    for (uint32_t i = 1; i < out.n_kept; i++)
+        assert_true(out.kept[i - 1].predicted.cost_ms <= out.kept[i].predicted.cost_ms);
+    assert_memory_equal(&out.best, &out.kept[0], sizeof out.best);
+}
+
+static void prediction_slow_link_delays_the_second_token_only(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.links[0] = (struct sl_place_link){.p = 0, .d = 1, .bytes_per_s = 1e9};
+    c.state.n_links = 1;
+    struct sl_place_req r = request(SL_PLACE_PD, 400);
+    struct sl_place_candidate fast = {.p = 0, .split = 400, .d = 1}, slow = fast;
+    sl_predict(&c.state, &r, &fast);
+    c.links[0].bytes_per_s = 1e7;
+    sl_predict(&c.state, &r, &slow);
+    assert_true(fast.predicted.ttft_ms == slow.predicted.ttft_ms);
+    assert_true(slow.predicted.second_ms > fast.predicted.second_ms + 1000);
+}
+
+static void prediction_prefix_hit_shortens_the_prompt(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 1);
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 400);
+    struct sl_place_candidate cold = {.p = -1, .d = 0}, warm = cold;
+    sl_predict(&c.state, &r, &cold);
+    c.nodes[0].hit_tokens = 400; /* all of it: the last token is computed still */
+    sl_predict(&c.state, &r, &warm);
+    assert_true(warm.predicted.ttft_ms < cold.predicted.ttft_ms / 10);
+    assert_true(warm.predicted.ttft_ms > 0);
+}
+
+static void prefix_set_counts_leading_pages(void **s)
+{
+    (void)s;
+    struct sl_prefix_set set = {0};
+    const uint64_t chain[] = {9, 3, 7, 1};
+    assert_int_equal(sl_prefix_set_hit(&set, chain, 4), 0);
+    sl_prefix_set_update(&set, (const uint64_t[]){7, 9, 3}, 3);
+    assert_int_equal(sl_prefix_set_hit(&set, chain, 4), 3);
+    assert_int_equal(sl_prefix_set_hit(&set, chain, 2), 2);
+    sl_prefix_set_update(&set, (const uint64_t[]){3, 7}, 2);
+    assert_int_equal(sl_prefix_set_hit(&set, chain, 4), 0); /* the first page is gone */
+    sl_prefix_set_update(&set, NULL, 0);
+    assert_int_equal(sl_prefix_set_hit(&set, chain, 4), 0);
+    sl_prefix_set_fini(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pd_two_nodes_splits_at_the_end),
+        cmocka_unit_test(pd_busy_prefill_node_is_left_for_the_idle_one),
+        cmocka_unit_test(pd_full_decode_node_is_left_for_the_free_one),
+        cmocka_unit_test(pd_one_node_falls_back_and_says_so),
+        cmocka_unit_test(pd_demanded_with_one_node_is_refused),
+        cmocka_unit_test(pd_demanded_after_a_fault_is_a_wish),
+        cmocka_unit_test(pd_no_preferred_decode_node_takes_any_two),
+        cmocka_unit_test(pd_refused_link_is_not_used),
+        cmocka_unit_test(pd_degraded_link_is_the_last_resort),
+        cmocka_unit_test(colocated_prefill_node_is_a_candidate),
+        cmocka_unit_test(hybrid_idle_equal_nodes_stays_on_one),
+        cmocka_unit_test(hybrid_decoding_node_gets_the_prompt_computed_elsewhere),
+        cmocka_unit_test(hybrid_prefix_on_the_decode_node_becomes_colocated),
+        cmocka_unit_test(split_asked_is_rounded_down_to_a_page),
+        cmocka_unit_test(split_of_the_whole_prompt_covers_received_tokens_too),
+        cmocka_unit_test(split_wrong_wishes_are_refused),
+        cmocka_unit_test(wanted_nodes_are_taken_or_refused),
+        cmocka_unit_test(excluded_and_draining_nodes_get_nothing),
+        cmocka_unit_test(no_nodes_and_too_big_are_refused_in_words),
+        cmocka_unit_test(burst_with_ledger_counted_spreads),
+        cmocka_unit_test(kept_candidates_are_the_cheapest_in_order),
+        cmocka_unit_test(prediction_slow_link_delays_the_second_token_only),
+        cmocka_unit_test(prediction_prefix_hit_shortens_the_prompt),
+        cmocka_unit_test(prefix_set_counts_leading_pages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
