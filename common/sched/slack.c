@@ -6,11 +6,11 @@
 
 double sl_slack_relative(const struct sl_slack *s, uint64_t now_us)
 {
-    double total = s->total_ms > MIN_WORK_MS ? s->total_ms : MIN_WORK_MS;
-    double due = (double)s->arrived_us / 1e3 + STRETCH * total;
+    double work = s->work_ms > MIN_WORK_MS ? s->work_ms : MIN_WORK_MS;
+    double due = (double)s->arrived_us / 1e3 + STRETCH * work;
     if (s->deadline_us && (double)s->deadline_us / 1e3 < due)
         due = (double)s->deadline_us / 1e3;
-    return (due - (double)now_us / 1e3 - s->remaining_ms) / total;
+    return (due - (double)now_us / 1e3) / work;
 }
 
 int64_t sl_slack_level(const struct sl_slack *s, uint64_t now_us)

@@ -1,9 +1,11 @@
 /* common/sched/slack.h - how urgent a waiting prompt is: relative slack.
  *
- * Slack is the time left over when the rest of its work is done without a break, per unit of its whole work;
- * the smallest runs first. The due time is the request's deadline, or STRETCH times its own work after it
- * arrived, whichever comes first: short prompts overtake long ones soon after they came, and a long one's
- * slack falls as it waits until it is first. Source: LARS of Medha; reference scheduling notes, 1.6. */
+ * Slack is the time left until its work should be done, per unit of that work; the smallest runs first. The
+ * due time is the request's deadline, or STRETCH times its own work after it arrived, whichever comes first:
+ * short prompts overtake long ones soon after they came, and a long one's slack falls as it waits until it is
+ * first. Progress does not count: of two equal prompts the first one is finished before the other begins,
+ * instead of both being halfway. Source: LARS of Medha, without its remaining work; reference scheduling
+ * notes, 1.6. */
 #ifndef SLUICE_COMMON_SCHED_SLACK_H
 #define SLUICE_COMMON_SCHED_SLACK_H
 
@@ -14,8 +16,7 @@ struct sl_slack {
     int32_t priority; /* lower runs earlier */
     uint64_t arrived_us;
     uint64_t deadline_us; /* 0 = none */
-    double total_ms;      /* predicted work that it came with, uncached tokens only */
-    double remaining_ms;
+    double work_ms;       /* predicted, of the uncached tokens that it came with */
 };
 
 double sl_slack_relative(const struct sl_slack *s, uint64_t now_us);

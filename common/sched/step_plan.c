@@ -66,8 +66,8 @@ static struct sl_slack slack_of(const struct sl_plan_prompt *p, double ms_per_to
     return (struct sl_slack){.priority = p->priority,
                              .arrived_us = p->arrived_us,
                              .deadline_us = p->deadline_us,
-                             .total_ms = p->total * ms_per_token,
-                             .remaining_ms = p->remaining * ms_per_token};
+
+                             .work_ms = p->total * ms_per_token};
 }
 
 /* Moves the most urgent of chunks[at..n) to chunks[at]. */
