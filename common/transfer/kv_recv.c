@@ -11,7 +11,6 @@
  * it). A reject sends the pages from the first bad one back to ABSENT. Nothing is written into a page that is
  * COMMITTED, or PENDING already, or of a session that is CLOSING: what cannot be placed is dropped and
  * counted. */
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -55,8 +54,10 @@ static void settle(struct sl_xfer *x, struct sl_recv *r)
                                .has_first = r->err == SL_OK && r->has_first,
                                .first = r->first,
                                .pages_moved = r->moved,
-                               .resends = r->rejects};
-    snprintf(ev.why, sizeof ev.why, "%s", r->why);
+                               .resends = r->rejects,
+                               .transfer_ms =
+                                   r->granted_us ? (double)(sl_now_us() - r->granted_us) * 1e-3 : 0};
+    memcpy(ev.why, r->why, sizeof ev.why);
     sl_xfer_emit(x, &ev);
     destroy(x, r);
 }
@@ -68,8 +69,15 @@ static void close_session(struct sl_xfer *x, struct sl_recv *r, enum sl_err e, c
     r->state = SL_RECV_CLOSING;
     r->closing_since_ms = sl_now_ms();
     r->err = e;
-    snprintf(r->why, sizeof r->why, "%s", why);
+    sl_kv_text(r->why, sizeof r->why, why, strlen(why));
     settle(x, r);
+}
+
+static void tell_abort(struct sl_peer *p, const struct sl_xfer_key *k, const char *why)
+{
+    struct sl_kv_header h = {.type = SL_KV_ABORT, .key = *k};
+    (void)sl_peer_send(p, &h, why,
+                       strlen(why)); /* a peer that cannot be told finds out by its own deadline */
 }
 
 static void grant(struct sl_recv *r)
@@ -79,11 +87,12 @@ static void grant(struct sl_recv *r)
     for (uint32_t i = 0; i < r->n_pages; i++)
         if (i == 0 || r->pages[i] != r->pages[i - 1] + 1)
             bitmap[i / 8] = (unsigned char)(bitmap[i / 8] | 1u << (i % 8));
+    r->granted_us = sl_now_us();
     if (sl_peer_send(r->peer, &h, bitmap, (r->n_pages + 7) / 8) == SL_OK)
-        r->state = SL_RECV_GRANTED;
+        r->state = SL_RECV_GRANTED; /* else on_closed follows */
 }
 
-/* ---- announces that came before the engine opened the session ---- */
+/* ---- keys that have no session ---- */
 
 static struct sl_early *find_early(struct sl_xfer *x, const struct sl_xfer_key *k)
 {
@@ -103,25 +112,72 @@ static void drop_early(struct sl_xfer *x, struct sl_early *e)
     sl_free(e);
 }
 
-static void keep_early(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, bool aborted,
-                       const char *why)
+/* The newest word about a key counts, except that an announce does not take back an end. */
+static struct sl_early *keep_early(struct sl_xfer *x, const struct sl_xfer_key *k, enum sl_early_kind kind,
+                                   struct sl_peer *p, const char *why)
 {
-    struct sl_early *e = find_early(x, &h->key);
+    struct sl_early *e = find_early(x, k);
     if (!e) {
-        if (x->n_earlies >= x->conf.max_sessions)
-            drop_early(x, SL_CONTAINER_OF(x->earlies.next, struct sl_early, node));
+        if (x->n_earlies >= x->conf.max_sessions) {
+            struct sl_early *oldest = SL_CONTAINER_OF(x->earlies.next, struct sl_early, node);
+            if (oldest->kind == SL_EARLY_ANNOUNCED && oldest->peer)
+                tell_abort(oldest->peer, &oldest->key, "too many transfers wait at the decode node");
+            drop_early(x, oldest);
+        }
         e = sl_xcalloc(1, sizeof *e);
-        e->key = h->key;
+        e->key = *k;
         sl_list_add_tail(&x->earlies, &e->node);
         x->n_earlies++;
     }
+    e->kind = kind;
     e->peer = p;
-    e->aborted = e->aborted || aborted;
-    if (!aborted)
-        e->n_tokens = h->n_tokens;
-    /* An abort has no deadline of its own: it is kept as long as a submit may still be on its way. */
-    e->until_ms = sl_now_ms() + (aborted || h->deadline_ms == 0 ? 2 * x->conf.wait_ms : h->deadline_ms);
-    snprintf(e->why, sizeof e->why, "%s", why);
+    if (p) {
+        memcpy(e->from, p->ref.name, sizeof e->from);
+        e->boot_id = p->ref.boot_id;
+    }
+    /* An end has no deadline of its own: it is kept as long as the other side's message may be on its way. */
+    e->until_ms = sl_now_ms() + 2 * x->conf.wait_ms;
+    sl_kv_text(e->why, sizeof e->why, why, strlen(why));
+    return e;
+}
+
+/* D's own end of a session: P is told now, or when it announces. */
+static void give_up(struct sl_xfer *x, struct sl_recv *r, enum sl_err err, const char *why)
+{
+    if (r->peer)
+        tell_abort(r->peer, &r->key, why);
+    else
+        keep_early(x, &r->key, SL_EARLY_ENDED, NULL, why);
+    close_session(x, r, err, why);
+}
+
+static bool announced_as_asked(const struct sl_recv *r, const char *name, uint64_t boot_id, uint32_t n_tokens)
+{
+    return strcmp(r->from.name, name) == 0 && r->from.boot_id == boot_id && r->n_tokens == n_tokens;
+}
+
+static const char not_as_asked[] = "the prefill node announced another transfer than the router asked for";
+
+/* What P said before the session was there. */
+static void apply_early(struct sl_xfer *x, struct sl_recv *r, const struct sl_early *e)
+{
+    switch (e->kind) {
+    case SL_EARLY_ABORTED:
+        if (strcmp(e->from, r->from.name) == 0)
+            close_session(x, r, SL_EPEER, e->why);
+        break;
+    case SL_EARLY_ANNOUNCED:
+        r->peer = e->peer;
+        if (!announced_as_asked(r, e->from, e->boot_id, e->n_tokens))
+            give_up(x, r, SL_EPROTO, not_as_asked);
+        else if (!r->peer)
+            close_session(x, r, SL_EPEER, "the prefill node is gone");
+        else
+            grant(r);
+        break;
+    case SL_EARLY_ENDED:
+        break; /* of an earlier session with this key */
+    }
 }
 
 void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *from,
@@ -154,52 +210,34 @@ void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
     struct sl_early *e = find_early(x, k);
     if (!e)
         return;
-    if (e->aborted) {
-        close_session(x, r, SL_EPEER, e->why);
-    } else if (!e->peer) {
-        close_session(x, r, SL_EPEER, "the prefill node is gone");
-    } else if (e->n_tokens != n_tokens || strcmp(e->peer->ref.name, from->name) != 0 ||
-               e->peer->ref.boot_id != from->boot_id) {
-        close_session(x, r, SL_EPROTO,
-                      "the prefill node announced another transfer than the router asked for");
-    } else {
-        r->peer = e->peer;
-        grant(r);
-    }
+    struct sl_early said = *e;
     drop_early(x, e);
+    apply_early(x, r, &said);
 }
 
 void sl_recv_cancel(struct sl_xfer *x, const struct sl_xfer_key *k)
 {
-    static const char why[] = "the decode node gave it up";
     struct sl_recv *r = find(x, k);
-    if (!r)
-        return; /* it ended meanwhile; RECV_DONE is on its way */
-    if (r->peer && r->state == SL_RECV_GRANTED) {
-        struct sl_kv_header h = {.type = SL_KV_ABORT, .key = r->key};
-        (void)sl_peer_send(r->peer, &h, why, sizeof why - 1); /* else P finds out by its deadline */
-    }
-    close_session(x, r, SL_ECANCELED, why);
+    if (r && r->state != SL_RECV_CLOSING)
+        give_up(x, r, SL_ECANCELED, "the decode node gave it up");
+    /* else it ended meanwhile: RECV_DONE is on its way */
 }
 
 static void reject(struct sl_xfer *x, struct sl_recv *r, uint32_t bad)
 {
-    struct sl_kv_header h = {.type = SL_KV_ANSWER, .key = r->key, .index = bad};
+    struct sl_kv_header h = {.type = SL_KV_ANSWER, .key = r->key, .index = bad, .count = ++r->rejects};
     SL_WARN("page arrived damaged req=%s peer=%s page=%u", r->key.request, r->peer->ref.name, bad);
-    r->rejects++;
     r->peer->rejects++;
     r->commit_to = bad;
     r->last = false;
     for (uint32_t i = bad; i < r->n_pages; i++)
         if (r->page_state[i] == SL_PAGE_ARRIVED)
             r->page_state[i] = SL_PAGE_ABSENT;
+    (void)sl_peer_send(r->peer, &h, NULL, 0); /* on failure on_closed follows */
     if (r->rejects >= SL_XFER_MAX_REJECTS) {
-        r->peer->degraded = true;
-        (void)sl_peer_send(r->peer, &h, NULL, 0);
+        sl_peer_degrade(r->peer);
         close_session(x, r, SL_EDIGEST, "pages arrived damaged twice");
-        return;
     }
-    (void)sl_peer_send(r->peer, &h, NULL, 0);
 }
 
 /* Checks pages in order as far as commits and arrivals go, tells engine and P. */
@@ -258,8 +296,7 @@ static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
     f->count = h->count;
     memset(r->page_state + h->index, SL_PAGE_PENDING, h->count);
     r->n_pending++;
-    (void)x->ops->recv(p->conn, rx, sl_xfer_page(x, r->pages[h->index]), len,
-                       (uintptr_t)f); /* on_received tells */
+    x->ops->recv(p->conn, rx, sl_xfer_page(x, r->pages[h->index]), len, (uintptr_t)f);
 }
 
 void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
@@ -309,45 +346,61 @@ static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
 static void take_announce(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
                           const struct sl_kv_header *h)
 {
-    if (!r) {
-        keep_early(x, p, h, false, "");
-        return;
-    }
-    if (r->state != SL_RECV_WAIT || h->n_tokens != r->n_tokens || strcmp(p->ref.name, r->from.name) != 0 ||
-        p->ref.boot_id != r->from.boot_id) {
+    if (r && r->state != SL_RECV_WAIT) {
         p->dropped++;
         return;
     }
-    r->peer = p;
-    grant(r);
+    if (r && !announced_as_asked(r, p->ref.name, p->ref.boot_id, h->n_tokens)) {
+        tell_abort(p, &r->key, not_as_asked);
+        if (strcmp(r->from.name, p->ref.name) == 0)
+            close_session(x, r, SL_EPROTO, not_as_asked);
+        return;
+    }
+    if (r) {
+        r->peer = p;
+        grant(r);
+        return;
+    }
+    struct sl_early *e = find_early(x, &h->key);
+    if (e && e->kind == SL_EARLY_ENDED) {
+        tell_abort(p, &h->key, e->why);
+    } else if (!e || e->kind == SL_EARLY_ANNOUNCED) {
+        e = keep_early(x, &h->key, SL_EARLY_ANNOUNCED, p, "");
+        e->n_tokens = h->n_tokens;
+        e->until_ms = sl_now_ms() + h->deadline_ms; /* admission may take as long as the request has */
+    }
+}
+
+static void take_abort(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, const struct sl_kv_header *h,
+                       const void *data, size_t len)
+{
+    char why[SL_KV_MAX_WHY];
+    sl_kv_text(why, sizeof why, data, data ? len : 0);
+    const char *text = why[0] ? why : "the prefill node gave it up";
+    if (!r)
+        keep_early(x, &h->key, SL_EARLY_ABORTED, p, text);
+    else if (r->peer == p || (!r->peer && strcmp(r->from.name, p->ref.name) == 0))
+        close_session(x, r, SL_EPEER, text);
+    else
+        p->dropped++;
 }
 
 void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
                      size_t len, struct sl_link_rx *rx)
 {
     struct sl_recv *r = find(x, &h->key);
-    if (h->type == SL_KV_ANNOUNCE) {
+    if (h->type == SL_KV_ANNOUNCE)
         take_announce(x, p, r, h);
-        return;
-    }
-    if (h->type == SL_KV_ABORT) {
-        char why[SL_KV_MAX_WHY];
-        snprintf(why, sizeof why, "%.*s", data ? (int)(len < sizeof why ? len : sizeof why - 1) : 0,
-                 data ? (const char *)data : "");
-        if (!r)
-            keep_early(x, p, h, true, why);
-        else if (!r->peer || r->peer == p)
-            close_session(x, r, SL_EPEER, why);
-        return;
-    }
-    if (!r || r->peer != p) {
+    else if (h->type == SL_KV_ABORT)
+        take_abort(x, p, r, h, data, len);
+    else if (!r || r->peer != p)
         p->dropped++;
-        return;
-    }
-    if (h->type == SL_KV_PAGES)
+    else if (h->type == SL_KV_PAGES)
         take_pages(x, p, r, h, len, rx);
-    else
+    else if (h->type == SL_KV_COMMIT)
         take_commit(x, p, r, h, data, len);
+    else
+        p->dropped++;
 }
 
 void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why)
@@ -378,9 +431,9 @@ void sl_recv_tick(struct sl_xfer *x, uint64_t now)
             if (r->peer && now - r->closing_since_ms > x->conf.peer_dead_ms)
                 sl_peer_disconnect(r->peer, "a cancelled transfer did not end");
         } else if (now >= r->deadline_ms) {
-            close_session(x, r, SL_EDEADLINE, "the deadline passed");
+            give_up(x, r, SL_EDEADLINE, "the deadline passed");
         } else if (r->state == SL_RECV_WAIT && now >= r->announce_by_ms) {
-            close_session(x, r, SL_EPEER, "the prefill node did not announce its pages in time");
+            give_up(x, r, SL_EPEER, "the prefill node did not announce its pages in time");
         }
     }
     SL_LIST_FOREACH_SAFE(n, tmp, &x->earlies)

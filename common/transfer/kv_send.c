@@ -10,7 +10,6 @@
  * A source page may be reused only after SEND_DONE: every payload left and D answered, or the connection is
  * gone. A digest is of the page as it lies at P when it is sent; D compares it with what it received. Runs:
  * D's grant says where its own page ids stop being neighbours, so that one message never needs two places. */
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -36,24 +35,27 @@ static void destroy(struct sl_xfer *x, struct sl_send *s)
     sl_free(s);
 }
 
+static void tell_engine(struct sl_xfer *x, const struct sl_send *s)
+{
+    struct sl_xfer_event ev = {.kind = SL_XFER_SEND_DONE,
+                               .key = s->key,
+                               .err = s->err,
+                               .n_tokens = s->n_tokens,
+                               .pages_moved = s->moved,
+                               .resends = s->resends,
+                               .bytes_after_ready = s->bytes_after_ready,
+                               .transfer_ms = s->ready_us ? (double)(sl_now_us() - s->ready_us) * 1e-3 : 0};
+    memcpy(ev.why, s->why, sizeof ev.why);
+    sl_xfer_emit(x, &ev);
+}
+
 /* The one end of a session. */
 static void settle(struct sl_xfer *x, struct sl_send *s)
 {
     if (s->state != SL_SEND_CLOSING || s->n_inflight > 0)
         return;
-    if (!s->silent) {
-        struct sl_xfer_event ev = {.kind = SL_XFER_SEND_DONE,
-                                   .key = s->key,
-                                   .err = s->err,
-                                   .n_tokens = s->n_tokens,
-                                   .pages_moved = s->moved,
-                                   .resends = s->resends,
-                                   .bytes_after_ready = s->bytes_after_ready,
-                                   .transfer_ms =
-                                       s->ready_us ? (double)(sl_now_us() - s->ready_us) * 1e-3 : 0};
-        snprintf(ev.why, sizeof ev.why, "%s", s->why);
-        sl_xfer_emit(x, &ev);
-    }
+    if (!s->silent)
+        tell_engine(x, s);
     destroy(x, s);
 }
 
@@ -72,7 +74,8 @@ static void close_session(struct sl_xfer *x, struct sl_send *s, enum sl_err e, c
     s->state = SL_SEND_CLOSING;
     s->closing_since_ms = sl_now_ms();
     s->err = e;
-    snprintf(s->why, sizeof s->why, "%s", why);
+    if (why != s->why)
+        sl_kv_text(s->why, sizeof s->why, why, strlen(why));
     settle(x, s);
 }
 
@@ -118,12 +121,20 @@ static void connect_session(struct sl_xfer *x, struct sl_send *s, const struct s
 void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,
                   uint32_t n_tokens, uint32_t deadline_ms)
 {
-    if (find(x, k)) {
+    struct sl_send *s = find(x, k);
+    if (s && s->silent) { /* aborted before it was opened, and D is still to be told */
+        struct sl_send over = {.key = *k, .err = SL_ECANCELED, .n_tokens = n_tokens};
+        memcpy(over.why, s->why, sizeof over.why);
+        tell_engine(x, &over);
+        atomic_fetch_sub(&x->n_sessions, 1);
+        return;
+    }
+    if (s) {
         SL_WARN("a transfer was opened twice req=%s epoch=%u", k->request, k->epoch);
         atomic_fetch_sub(&x->n_sessions, 1);
         return;
     }
-    struct sl_send *s = session_new(x, k);
+    s = session_new(x, k);
     s->n_tokens = n_tokens;
     s->n_pages = sl_xfer_pages_of(x, n_tokens);
     s->pages = sl_xalloc(s->n_pages * sizeof *s->pages);
@@ -142,7 +153,8 @@ static void send_commits(struct sl_xfer *x, struct sl_send *s)
             return; /* D has them all, but P has not computed them: the first token is still to come */
         if (n > SL_KV_MAX_COMMIT)
             n = SL_KV_MAX_COMMIT;
-        for (uint32_t i = 0; i < n; i++) {
+        memset(bytes, 0, (size_t)n * 8);
+        for (uint32_t i = 0; i < n && x->conf.digests; i++) {
             uint32_t index = s->commit_page + i;
             uint64_t d = sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, s->pages[index]),
                                            sl_xfer_page_valid(x, index, s->n_tokens));
@@ -179,7 +191,7 @@ static bool send_run(struct sl_xfer *x, struct sl_send *s)
     size_t page_bytes = x->conf.page_bytes;
     uint32_t first = s->next_page, n = 1;
     unsigned char header[SL_KV_HEADER_BYTES];
-    while (first + n < s->ready_pages && (n + 1) * page_bytes <= SL_XFER_MAX_MESSAGE &&
+    while (first + n < s->ready_pages && (n + 1) * page_bytes <= p->max_inflight_bytes / SL_XFER_MESSAGES &&
            s->pages[first + n] == s->pages[first + n - 1] + 1 && !d_run_starts(s, first + n))
         n++;
     struct sl_kv_header h = {.type = SL_KV_PAGES, .key = s->key, .index = first, .count = n};
@@ -214,21 +226,45 @@ static bool send_run(struct sl_xfer *x, struct sl_send *s)
     return true;
 }
 
-static void pump(struct sl_xfer *x, struct sl_send *s)
+/* False when more could go than one round may send: links that complete at once would keep the thread. */
+static bool pump(struct sl_xfer *x, struct sl_send *s, uint64_t *budget)
 {
     if (s->state != SL_SEND_GRANTED || !s->peer || !s->peer->conn)
-        return;
-    while (s->next_page < s->ready_pages && s->peer->inflight_bytes < SL_XFER_MAX_INFLIGHT)
-        if (!send_run(x, s))
-            return;
+        return true;
+    while (s->next_page < s->ready_pages && s->peer->inflight_bytes < s->peer->max_inflight_bytes) {
+        uint64_t before = s->peer->bytes_sent;
+        if (*budget == 0 || !send_run(x, s))
+            return *budget > 0;
+        uint64_t sent = s->peer->bytes_sent - before;
+        *budget -= sent < *budget ? sent : *budget;
+    }
     send_commits(x, s);
+    return true;
 }
 
 void sl_send_pump(struct sl_xfer *x)
 {
+    uint64_t budget = SL_XFER_MAX_INFLIGHT;
     /* Oldest first: the request that waits longest gets the wire. */
     SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    pump(x, SL_CONTAINER_OF(n, struct sl_send, node));
+    if (!pump(x, SL_CONTAINER_OF(n, struct sl_send, node), &budget)) {
+        x->pump_wanted = true;
+        return;
+    }
+}
+
+bool sl_send_idle(const struct sl_xfer *x, const struct sl_peer *p)
+{
+    SL_LIST_FOREACH(n, &x->sends)
+    if (SL_CONTAINER_OF(n, struct sl_send, node)->peer == p)
+        return false;
+    return true;
+}
+
+/* What is unsent when the last page is ready: by the handover metric, the time the wire takes after it. */
+static void note_unsent(const struct sl_xfer *x, struct sl_send *s)
+{
+    s->bytes_after_ready = (uint64_t)(s->n_pages - s->next_page) * x->conf.page_bytes + s->inflight_bytes;
 }
 
 void sl_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_t *pages, uint32_t n_tokens)
@@ -246,11 +282,10 @@ void sl_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_
     if (ready > s->ready_pages)
         s->ready_pages = ready;
     if (n_tokens == s->n_tokens && s->ready_us == 0) {
-        uint32_t unsent = s->n_pages - (s->next_page > s->have_pages ? s->next_page : s->have_pages);
         s->ready_us = sl_now_us();
-        s->bytes_after_ready = (uint64_t)unsent * x->conf.page_bytes + s->inflight_bytes;
+        note_unsent(x, s);
     }
-    pump(x, s);
+    x->pump_wanted = true;
 }
 
 void sl_send_first(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_first *t)
@@ -266,16 +301,24 @@ void sl_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k, const struct 
                    const char *why)
 {
     struct sl_send *s = find(x, k);
-    if (s) {
+    bool connecting = s && s->state == SL_SEND_CONNECT;
+    if (s && (s->silent || !connecting)) {
         tell_abort(s->peer, k, why);
         close_session(x, s, SL_ECANCELED, why);
         return;
     }
-    s = session_new(x, k);
+    if (!s)
+        s = session_new(x, k);
+    sl_kv_text(s->why, sizeof s->why, why, strlen(why));
+    if (connecting) { /* over for the engine; it stays to tell D */
+        s->err = SL_ECANCELED;
+        tell_engine(x, s);
+        atomic_fetch_sub(&x->n_sessions, 1);
+    }
     s->silent = true;
     s->deadline_ms = sl_now_ms() + x->conf.wait_ms;
-    snprintf(s->why, sizeof s->why, "%s", why);
-    connect_session(x, s, to);
+    if (!connecting)
+        connect_session(x, s, to);
 }
 
 static void take_grant(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_header *h, const void *data,
@@ -290,9 +333,11 @@ static void take_grant(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_
     s->run_starts = sl_xmemdup(data, bitmap);
     s->have_pages = s->next_page = s->commit_page = s->committed = h->index;
     s->state = SL_SEND_GRANTED;
+    if (s->ready_us)
+        note_unsent(x, s); /* D has the first pages: less is to be sent than was thought */
     struct sl_xfer_event ev = {.kind = SL_XFER_GRANTED, .key = s->key, .have_pages = h->index};
     sl_xfer_emit(x, &ev);
-    pump(x, s);
+    x->pump_wanted = true;
 }
 
 static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_header *h)
@@ -307,11 +352,15 @@ static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv
             close_session(x, s, SL_OK, "");
         return;
     }
+    if (h->count != s->n_rejects + 1) {
+        s->peer->dropped++;
+        return;
+    }
     s->peer->rejects++;
     SL_WARN("page rejected by the receiver req=%s peer=%s page=%u", s->key.request, s->peer->ref.name,
             h->index);
     if (++s->n_rejects >= SL_XFER_MAX_REJECTS) {
-        s->peer->degraded = true;
+        sl_peer_degrade(s->peer);
         tell_abort(s->peer, &s->key, "pages arrived damaged twice");
         close_session(x, s, SL_EDIGEST, "pages arrived damaged twice");
         return;
@@ -319,7 +368,7 @@ static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv
     s->resends += s->next_page - h->index;
     s->next_page = s->commit_page = h->index;
     s->last_commit_sent = false;
-    pump(x, s);
+    x->pump_wanted = true;
 }
 
 void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
@@ -334,10 +383,11 @@ void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
         take_grant(x, s, h, data, len);
     else if (h->type == SL_KV_ANSWER)
         take_answer(x, s, h);
+    else if (h->type != SL_KV_ABORT)
+        p->dropped++;
     else {
         char why[SL_KV_MAX_WHY];
-        snprintf(why, sizeof why, "%.*s", data ? (int)(len < sizeof why ? len : sizeof why - 1) : 0,
-                 data ? (const char *)data : "");
+        sl_kv_text(why, sizeof why, data, data ? len : 0);
         close_session(x, s, SL_ECANCELED, why[0] ? why : "the decode node gave it up");
     }
 }

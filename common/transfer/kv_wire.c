@@ -3,6 +3,7 @@
 #include "common/transfer/kv_wire.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static unsigned char *put_u32(unsigned char *p, uint32_t v)
@@ -30,6 +31,23 @@ static uint64_t get_u64(const unsigned char **p)
 {
     uint64_t lo = get_u32(p);
     return lo | (uint64_t)get_u32(p) << 32;
+}
+
+static bool printable(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (text[i] < 0x20 || text[i] > 0x7e)
+            return false;
+    return true;
+}
+
+void sl_kv_text(char *out, size_t n, const void *text, size_t len)
+{
+    const char *in = text;
+    size_t i = 0;
+    for (; i < len && i < n - 1 && in[i]; i++)
+        out[i] = printable(in + i, 1) ? in[i] : '?';
+    out[i] = 0;
 }
 
 void sl_kv_header_pack(const struct sl_kv_header *h, unsigned char out[SL_KV_HEADER_BYTES])
@@ -74,7 +92,8 @@ enum sl_err sl_kv_header_unpack(const void *bytes, size_t n, struct sl_kv_header
     out->token = (int32_t)get_u32(&p);
     out->value = get_u64(&p);
     size_t id_len = strnlen(out->key.request, SL_XFER_MAX_ID);
-    if (id_len == SL_XFER_MAX_ID || (has_key(out->type) && id_len == 0))
+    if (id_len == SL_XFER_MAX_ID || !printable(out->key.request, id_len) ||
+        (has_key(out->type) && id_len == 0))
         return SL_EPROTO;
     /* One key has one spelling: what lies behind the terminator takes no part. */
     memset(out->key.request + id_len, 0, SL_XFER_MAX_ID - id_len);
@@ -128,7 +147,27 @@ enum sl_err sl_kv_hello_unpack(const void *bytes, size_t n, struct sl_kv_hello *
     id->numerics_id = get_u64(&p);
     id->tensor_parallel = get_u32(&p);
     id->exact = get_u32(&p) != 0;
-    return memchr(id->name, 0, sizeof id->name) ? SL_OK : SL_EPROTO;
+    size_t name_len = strnlen(id->name, sizeof id->name);
+    if (name_len == 0 || name_len == sizeof id->name || !printable(id->name, name_len))
+        return SL_EPROTO;
+    memset(id->name + name_len, 0, sizeof id->name - name_len);
+    return SL_OK;
+}
+
+static enum sl_err differs(struct sl_why *why, const char *what, const char *a, const char *a_name,
+                           const char *b, const char *b_name)
+{
+    /* names are cut, so that the sentence fits SL_KV_MAX_WHY with both values in it */
+    return sl_why_set(why, SL_EMISMATCH, "%s differs: %s at %.32s, %s at %.32s", what, a, a_name, b, b_name);
+}
+
+static enum sl_err differs_hex(struct sl_why *why, const char *what, uint64_t a, const char *a_name,
+                               uint64_t b, const char *b_name)
+{
+    char av[24], bv[24];
+    snprintf(av, sizeof av, "%016" PRIx64, a);
+    snprintf(bv, sizeof bv, "%016" PRIx64, b);
+    return differs(why, what, av, a_name, bv, b_name);
 }
 
 enum sl_err sl_kv_identity_match(const struct sl_kv_hello *mine, const struct sl_kv_hello *theirs,
@@ -137,29 +176,31 @@ enum sl_err sl_kv_identity_match(const struct sl_kv_hello *mine, const struct sl
     const struct sl_xfer_identity *a = &mine->id, *b = &theirs->id;
     const struct {
         const char *what;
-        uint64_t a, b;
-        bool hex;
-    } fields[] = {
-        {"protocol version", mine->protocol, theirs->protocol, false},
-        {"model digest", a->model_digest.lo ^ a->model_digest.hi, b->model_digest.lo ^ b->model_digest.hi,
-         true},
-        {"KV data type", a->geometry.dtype, b->geometry.dtype, false},
-        {"page_tokens", a->geometry.page_tokens, b->geometry.page_tokens, false},
-        {"number of layers", a->geometry.n_layers, b->geometry.n_layers, false},
-        {"number of KV heads", a->geometry.n_kv_heads, b->geometry.n_kv_heads, false},
-        {"head size", a->geometry.head_dim, b->geometry.head_dim, false},
-        {"tensor-parallel degree", a->tensor_parallel, b->tensor_parallel, false},
-        {"numerics id", a->exact || b->exact ? a->numerics_id : 0, a->exact || b->exact ? b->numerics_id : 0,
-         true},
+        uint32_t a, b;
+    } counts[] = {
+        {"protocol version", mine->protocol, theirs->protocol},
+        {"page_tokens", a->geometry.page_tokens, b->geometry.page_tokens},
+        {"number of layers", a->geometry.n_layers, b->geometry.n_layers},
+        {"number of KV heads", a->geometry.n_kv_heads, b->geometry.n_kv_heads},
+        {"head size", a->geometry.head_dim, b->geometry.head_dim},
+        {"tensor-parallel degree", a->tensor_parallel, b->tensor_parallel},
     };
-    for (size_t i = 0; i < SL_COUNTOF(fields); i++) {
-        if (fields[i].a == fields[i].b)
+    for (size_t i = 0; i < SL_COUNTOF(counts); i++) {
+        char av[16], bv[16];
+        if (counts[i].a == counts[i].b)
             continue;
-        if (fields[i].hex)
-            return sl_why_set(why, SL_EMISMATCH, "%s differs: %016" PRIx64 " at %s, %016" PRIx64 " at %s",
-                              fields[i].what, fields[i].a, a->name, fields[i].b, b->name);
-        return sl_why_set(why, SL_EMISMATCH, "%s differs: %" PRIu64 " at %s, %" PRIu64 " at %s",
-                          fields[i].what, fields[i].a, a->name, fields[i].b, b->name);
+        snprintf(av, sizeof av, "%" PRIu32, counts[i].a);
+        snprintf(bv, sizeof bv, "%" PRIu32, counts[i].b);
+        return differs(why, counts[i].what, av, a->name, bv, b->name);
     }
+    if (a->model_digest.hi != b->model_digest.hi)
+        return differs_hex(why, "model digest", a->model_digest.hi, a->name, b->model_digest.hi, b->name);
+    if (a->model_digest.lo != b->model_digest.lo)
+        return differs_hex(why, "model digest", a->model_digest.lo, a->name, b->model_digest.lo, b->name);
+    if (a->geometry.dtype != b->geometry.dtype)
+        return differs(why, "KV data type", sl_dtype_name(a->geometry.dtype), a->name,
+                       sl_dtype_name(b->geometry.dtype), b->name);
+    if ((a->exact || b->exact) && a->numerics_id != b->numerics_id)
+        return differs_hex(why, "numerics id", a->numerics_id, a->name, b->numerics_id, b->name);
     return SL_OK;
 }

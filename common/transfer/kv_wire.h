@@ -23,7 +23,8 @@ enum sl_kv_type {
     SL_KV_PAGES, /* P -> D: index, count; payload: the pages */
     SL_KV_COMMIT, /* P -> D: index, count, n_tokens; payload: digests; flag 1 = last, 2 = has first, 4 = ended
                    */
-    SL_KV_ANSWER, /* D -> P: flag 1 = committed up to index; else index = first bad page */
+    SL_KV_ANSWER, /* D -> P: flag 1 = committed up to index; else index = first bad page, count = how many
+                     rejects that makes */
     SL_KV_ABORT,  /* either -> other: payload: why */
     SL_KV_BYE,
     SL_KV_PING,
@@ -49,8 +50,8 @@ struct sl_kv_header {
 #define SL_KV_HEADER_BYTES 108u /* 4 + 4 + 64 + 5 * 4 + 8, and 8 in reserve */
 
 void sl_kv_header_pack(const struct sl_kv_header *h, unsigned char out[SL_KV_HEADER_BYTES]);
-/* SL_EPROTO: wrong length, unknown type, id not terminated or empty where the type needs one, counts over
- * their limits. */
+/* SL_EPROTO: wrong length, unknown type; id not terminated, not printable ASCII, or empty where the type
+ * needs one; counts over their limits. */
 SL_MUST_CHECK enum sl_err sl_kv_header_unpack(const void *bytes, size_t n, struct sl_kv_header *out);
 
 #define SL_KV_IDENTITY_BYTES 160u
@@ -58,8 +59,13 @@ struct sl_kv_hello {
     uint32_t protocol;
     struct sl_xfer_identity id;
 };
+/* unpack refuses a name that is empty or not printable ASCII. */
 void sl_kv_hello_pack(const struct sl_kv_hello *h, unsigned char out[SL_KV_IDENTITY_BYTES]);
 SL_MUST_CHECK enum sl_err sl_kv_hello_unpack(const void *bytes, size_t n, struct sl_kv_hello *out);
+
+/* Copies a sentence that came from a peer (or from here) for logs and reports: at most n - 1 bytes, what is
+ * not printable ASCII becomes '?'. text may be NULL when len is 0. */
+void sl_kv_text(char *out, size_t n, const void *text, size_t len);
 
 /* Whether the two may pair; else *why names what differs and both values. */
 SL_MUST_CHECK enum sl_err sl_kv_identity_match(const struct sl_kv_hello *mine,

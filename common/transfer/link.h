@@ -46,20 +46,24 @@ struct sl_link_ops {
     const char *name; /* "ucx", "loop" */
     enum sl_err (*open)(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
                         struct sl_link **out, struct sl_why *why);
-    void (*close)(struct sl_link *l); /* force-closes what is open; no callbacks after it */
+    /* Force-closes what is open. No callback runs in it or after it; what was sent or received is gone from
+     * memory's point of view: the caller may free its buffers. */
+    void (*close)(struct sl_link *l);
     const char *(*address)(const struct sl_link *l);
-    /* Runs callbacks until nothing is left to do and arms fd(): the caller then waits on it. */
-    void (*progress)(struct sl_link *l);
+    /* Runs callbacks. True: stopped after a bounded amount of work, call again soon (busy peers may not keep
+     * the caller from its timers). False: nothing is left to do and fd() is armed: wait on it. */
+    bool (*progress)(struct sl_link *l);
     int (*fd)(const struct sl_link *l);
     /* Starts connecting; failure is told by on_closed. */
     enum sl_err (*connect)(struct sl_link *l, const char *address, struct sl_conn **out, struct sl_why *why);
     /* The header is copied; the payload must stay until on_sent(token). control: small, kept in order,
-     * payload copied too. Returns SL_EPEER when the connection is closed (no on_sent then). */
+     * payload copied too, no on_sent. Else on_sent follows, perhaps at once. Returns SL_EPEER when the
+     * connection is closed (no on_sent then). */
     enum sl_err (*send)(struct sl_conn *c, const void *header, size_t header_len, const void *payload,
                         size_t payload_len, bool control, uint64_t token);
     /* Inside on_message: lets the payload land in dst (payload_len bytes); on_received(token) follows,
-     * perhaps at once. */
-    enum sl_err (*recv)(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token);
+     * perhaps at once, and never before bytes could still be written into dst. */
+    void (*recv)(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token);
     /* Ends it at once: the only way to cancel what is in flight. on_closed follows in the next progress(). */
     void (*disconnect)(struct sl_conn *c);
     void (*set_user)(struct sl_conn *c, void *user);
@@ -71,5 +75,12 @@ extern const struct sl_link_ops sl_link_ucx, sl_link_loop;
 
 /* "ucx" or "loop"; NULL when unknown. */
 const struct sl_link_ops *sl_link_find(const char *name);
+
+/* "host:port" or "[v6]:port" in two. SL_ECONFIG when it is neither. */
+struct sl_link_address {
+    char host[64], port[8];
+};
+SL_MUST_CHECK enum sl_err sl_link_address_split(const char *text, struct sl_link_address *out,
+                                                struct sl_why *why);
 
 #endif

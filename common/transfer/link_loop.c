@@ -15,14 +15,16 @@
 #include "common/base/mem.h"
 #include "common/transfer/link.h"
 
-#define MAX_LINKS 64
+#define MAX_LINKS       64
+#define ITEMS_PER_ROUND 64
 
 struct sl_conn {
     struct sl_link *link;
     struct sl_conn *other; /* NULL once either end closed; under the mutex */
     void *user;
     bool closed_told, dead;
-    struct sl_list node; /* in link->conns, or in link->dead_conns until the next progress */
+    struct sl_list node; /* in link->conns, or once told closed in link->dead_conns until the link closes:
+                            items of an inbox may still point to it */
 };
 
 enum item_kind { ITEM_ACCEPT, ITEM_MESSAGE, ITEM_SENT, ITEM_CLOSED };
@@ -227,12 +229,11 @@ static enum sl_err loop_send(struct sl_conn *c, const void *header, size_t heade
     return e;
 }
 
-static enum sl_err loop_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token)
+static void loop_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token)
 {
     SL_ASSERT(len == rx->item->payload_len);
     memcpy(dst, rx->item->payload, len);
     c->link->events.on_received(c->link->arg, c, token, SL_OK);
-    return SL_OK;
 }
 
 static void loop_disconnect(struct sl_conn *c)
@@ -272,13 +273,13 @@ static void run_item(struct sl_link *l, struct item *it)
     }
 }
 
-static void loop_progress(struct sl_link *l)
+static bool loop_progress(struct sl_link *l)
 {
     uint64_t count;
     if (read(l->efd, &count, sizeof count) < 0) {
         /* nothing was written: the inbox is looked at all the same */
     }
-    for (;;) {
+    for (int i = 0; i < ITEMS_PER_ROUND; i++) {
         pthread_mutex_lock(&mutex);
         struct item *it = NULL;
         if (!sl_list_empty(&l->inbox)) {
@@ -287,10 +288,11 @@ static void loop_progress(struct sl_link *l)
         }
         pthread_mutex_unlock(&mutex);
         if (!it)
-            break;
+            return false;
         run_item(l, it);
         item_free(it);
     }
+    return true;
 }
 
 static void loop_set_user(struct sl_conn *c, void *user)

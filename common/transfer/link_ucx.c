@@ -17,13 +17,16 @@
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
 
+#include "common/base/clock.h"
 #include "common/base/hashmap.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/transfer/link.h"
 
-#define AM_ID 1u
+#define AM_ID               1u
+#define ROUNDS_PER_PROGRESS 64  /* of ucp_worker_progress(), each a handful of socket reads */
+#define CLOSE_MS            500 /* a force close ends in microseconds; past this the rest is left to UCX */
 
 struct sl_conn {
     struct sl_link *link;
@@ -63,6 +66,7 @@ struct sl_link {
     char address[64], tls[64];
     struct sl_list conns;
     struct sl_hashmap *by_ep; /* ucp_ep_h -> conn */
+    bool deaf;                /* closing: nobody hears callbacks any more */
 };
 
 static void set_default_env(const char *name, const char *value)
@@ -70,27 +74,14 @@ static void set_default_env(const char *name, const char *value)
     setenv(name, value, 0);
 }
 
-static enum sl_err split_address(const char *text, char *host, size_t host_n, char *port, size_t port_n,
-                                 struct sl_why *why)
-{
-    const char *colon = strrchr(text, ':');
-    size_t n = colon ? (size_t)(colon - text) : 0;
-    if (!colon || n == 0 || n >= host_n || strlen(colon + 1) == 0 || strlen(colon + 1) >= port_n)
-        return sl_why_set(why, SL_ECONFIG, "\"%s\" is no transfer address: expected host:port", text);
-    memcpy(host, text, n);
-    host[n] = 0;
-    snprintf(port, port_n, "%s", colon + 1);
-    return SL_OK;
-}
-
 static enum sl_err resolve(const char *text, struct sockaddr_storage *sa, socklen_t *len, struct sl_why *why)
 {
-    char host[64], port[8];
+    struct sl_link_address a;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *res = NULL;
-    enum sl_err e = split_address(text, host, sizeof host, port, sizeof port, why);
+    enum sl_err e = sl_link_address_split(text, &a, why);
     if (e)
         return e;
-    int rc = getaddrinfo(host, port, &hints, &res);
+    int rc = getaddrinfo(a.host, a.port, &hints, &res);
     if (rc != 0)
         return sl_why_set(why, SL_EPEER, "cannot resolve \"%s\": %s", text, gai_strerror(rc));
     memcpy(sa, res->ai_addr, res->ai_addrlen);
@@ -137,6 +128,10 @@ static enum sl_err make_ep(struct sl_conn *c, ucp_ep_params_t *p)
 static void on_conn_request(ucp_conn_request_h request, void *arg)
 {
     struct sl_link *l = arg;
+    if (l->deaf) {
+        ucp_listener_reject(l->listener, request);
+        return;
+    }
     struct sl_conn *c = conn_new(l);
     ucp_ep_params_t p = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
     if (make_ep(c, &p) == SL_OK)
@@ -153,8 +148,8 @@ static ucs_status_t on_am(void *arg, const void *header, size_t header_len, void
                             ? sl_hashmap_get_u64(l->by_ep, (uint64_t)(uintptr_t)param->reply_ep)
                             : NULL;
     bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
-    if (!c || c->failed)
-        return UCS_OK;
+    if (!c || c->failed || l->deaf)
+        return UCS_OK; /* dropped */
     struct sl_link_rx rx = {param, data, false};
     l->events.on_message(l->arg, c, header, header_len, rendezvous ? NULL : data, len, &rx);
     return rx.in_progress ? UCS_INPROGRESS : UCS_OK;
@@ -170,9 +165,9 @@ static void op_done(struct op *op, ucs_status_t status)
     struct sl_conn *c = op->conn;
     struct sl_link *l = c->link;
     c->n_pending--;
-    if (op->is_recv)
+    if (!l->deaf && op->is_recv)
         l->events.on_received(l->arg, c, op->token, to_err(status));
-    else if (!op->silent)
+    else if (!l->deaf && !op->silent)
         l->events.on_sent(l->arg, c, op->token, to_err(status));
     sl_free(op->copy);
     sl_free(op);
@@ -224,13 +219,13 @@ static enum sl_err ucx_send(struct sl_conn *c, const void *header, size_t header
     return SL_OK;
 }
 
-static enum sl_err ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token)
+static void ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token)
 {
     struct sl_link *l = c->link;
     if (!(rx->param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
         memcpy(dst, rx->data, len);
         l->events.on_received(l->arg, c, token, SL_OK);
-        return SL_OK;
+        return;
     }
     struct op *op = sl_xcalloc(1, sizeof *op);
     *op = (struct op){.conn = c, .token = token, .is_recv = true};
@@ -246,14 +241,13 @@ static enum sl_err ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst,
         op_done(op, UCS_OK);
     else if (UCS_PTR_IS_ERR(r))
         op_done(op, UCS_PTR_STATUS(r));
-    return SL_OK;
 }
 
 static enum sl_err ucx_connect(struct sl_link *l, const char *address, struct sl_conn **out,
                                struct sl_why *why)
 {
     struct sockaddr_storage sa;
-    socklen_t len;
+    socklen_t len = 0;
     enum sl_err e = resolve(address, &sa, &len, why);
     if (e)
         return e;
@@ -296,7 +290,8 @@ static bool reap(struct sl_link *l)
         }
         if (!c->closed_told) {
             c->closed_told = true;
-            l->events.on_closed(l->arg, c);
+            if (!l->deaf)
+                l->events.on_closed(l->arg, c);
             any = true;
         }
         if (c->closing && ucp_request_check_status(c->closing) != UCS_INPROGRESS) {
@@ -311,12 +306,12 @@ static bool reap(struct sl_link *l)
     return any;
 }
 
-static void ucx_progress(struct sl_link *l)
+static bool ucx_progress(struct sl_link *l)
 {
-    do {
-        while (ucp_worker_progress(l->worker) != 0 || reap(l))
-            ;
-    } while (ucp_worker_arm(l->worker) == UCS_ERR_BUSY);
+    for (int i = 0; i < ROUNDS_PER_PROGRESS; i++)
+        if (ucp_worker_progress(l->worker) == 0 && !reap(l) && ucp_worker_arm(l->worker) == UCS_OK)
+            return false;
+    return true;
 }
 
 static enum sl_err bound_address(struct sl_link *l, struct sl_why *why)
@@ -327,29 +322,28 @@ static enum sl_err bound_address(struct sl_link *l, struct sl_why *why)
         getnameinfo((struct sockaddr *)&a.sockaddr, sizeof a.sockaddr, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return sl_why_set(why, SL_EIO, "cannot tell the transfer address that was bound");
-    snprintf(l->address, sizeof l->address, "%.48s:%s", host, port);
+    snprintf(l->address, sizeof l->address, strchr(host, ':') ? "[%.48s]:%s" : "%.48s:%s", host, port);
     return SL_OK;
 }
 
 static void ucx_close(struct sl_link *l)
 {
-    static const struct sl_link_events deaf;
+    l->deaf = true;
     if (l->listener)
         ucp_listener_destroy(l->listener);
     if (l->worker) {
         SL_LIST_FOREACH(n, &l->conns)
         SL_CONTAINER_OF(n, struct sl_conn, node)->failed = true;
-        /* Completions still run their callbacks: reap() tells on_closed, the owner frees its sessions.
-         * Bounded: a force close ends quickly. */
-        for (int i = 0; i < 100000 && !sl_list_empty(&l->conns); i++) {
+        for (uint64_t end = sl_now_ms() + CLOSE_MS; !sl_list_empty(&l->conns) && sl_now_ms() < end;) {
             ucp_worker_progress(l->worker);
             reap(l);
         }
-        l->events = deaf;
         if (l->pool_mem)
             ucp_mem_unmap(l->context, l->pool_mem);
         ucp_worker_destroy(l->worker);
     }
+    SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
+    sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
     if (l->context)
         ucp_cleanup(l->context);
     sl_hashmap_free(l->by_ep);
@@ -361,7 +355,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
 {
     const char *tls = conf->tls && *conf->tls ? conf->tls : "tcp";
     struct sockaddr_storage sa;
-    socklen_t sa_len;
+    socklen_t sa_len = 0;
     ucp_config_t *config = NULL;
     struct sl_link *l = sl_xcalloc(1, sizeof *l);
     ucs_status_t s = UCS_OK;
@@ -484,12 +478,3 @@ const struct sl_link_ops sl_link_ucx = {
     .user = ucx_user,
     .transport = ucx_transport,
 };
-
-const struct sl_link_ops *sl_link_find(const char *name)
-{
-    static const struct sl_link_ops *const all[] = {&sl_link_ucx, &sl_link_loop};
-    for (size_t i = 0; i < SL_COUNTOF(all); i++)
-        if (strcmp(all[i]->name, name) == 0)
-            return all[i];
-    return NULL;
-}

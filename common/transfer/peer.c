@@ -30,6 +30,7 @@ static struct sl_peer *peer_new(struct sl_xfer *x, struct sl_conn *c, bool diall
     p->dialled = dialled;
     p->state = SL_PEER_CONNECTING;
     p->connect_since_ms = p->last_heard_ms = sl_now_ms();
+    p->max_inflight_bytes = SL_XFER_MAX_INFLIGHT;
     snprintf(p->transport, sizeof p->transport, "%s", x->ops->transport(c));
     x->ops->set_user(c, p);
     sl_list_add_tail(&x->peers, &p->node);
@@ -62,8 +63,8 @@ enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const 
 
 void sl_peer_disconnect(struct sl_peer *p, const char *why)
 {
-    if (why && !p->why[0])
-        snprintf(p->why, sizeof p->why, "%s", why);
+    if (!p->why[0]) /* the first reason is the reason */
+        sl_kv_text(p->why, sizeof p->why, why, strlen(why));
     if (p->conn)
         p->x->ops->disconnect(p->conn);
 }
@@ -78,27 +79,51 @@ static void say_hello(struct sl_peer *p)
         p->state = SL_PEER_HELLO;
 }
 
+bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id)
+{
+    return strcmp(p->ref.name, name) == 0 && p->ref.boot_id == boot_id;
+}
+
+/* What is known of a link outlives its connections. */
+static void inherit(struct sl_peer *p, const struct sl_peer *old)
+{
+    p->pages_sent += old->pages_sent;
+    p->bytes_sent += old->bytes_sent;
+    p->rejects += old->rejects;
+    p->dropped += old->dropped;
+    p->degraded_until_ms = old->degraded_until_ms;
+}
+
+static void free_one_closed(struct sl_xfer *x)
+{
+    SL_LIST_FOREACH(n, &x->peers)
+    {
+        struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
+        if (p->state == SL_PEER_CLOSED) {
+            sl_peer_free(p);
+            return;
+        }
+    }
+}
+
 struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, struct sl_why *why)
 {
     struct sl_conn *c;
     uint64_t now = sl_now_ms();
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
+    SL_LIST_FOREACH(n, &x->peers)
     {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
-        if (!p->dialled || strcmp(p->ref.name, to->name) != 0)
+        if (!p->dialled || !sl_peer_is(p, to->name, to->boot_id) || strcmp(p->ref.address, to->address) != 0)
             continue;
-        bool same = p->ref.boot_id == to->boot_id && strcmp(p->ref.address, to->address) == 0;
-        if (same && p->state != SL_PEER_CLOSED)
+        if (p->state != SL_PEER_CLOSED)
             return p;
-        if (same && p->refused && now < p->retry_ms) {
+        if (p->refused && now < p->retry_ms) {
             sl_why_set(why, SL_EMISMATCH, "%s", p->why);
             return NULL;
         }
-        if (p->state == SL_PEER_CLOSED)
-            sl_peer_free(p);
-        else
-            sl_peer_disconnect(p, "the node was started again"); /* fenced: its sessions end with on_closed */
     }
+    if (x->n_peers >= SL_XFER_MAX_PEERS)
+        free_one_closed(x);
     if (x->n_peers >= SL_XFER_MAX_PEERS) {
         sl_why_set(why, SL_EAGAIN, "%u peers are connected, the most this node keeps", x->n_peers);
         return NULL;
@@ -107,8 +132,30 @@ struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, s
         return NULL;
     struct sl_peer *p = peer_new(x, c, true);
     p->ref = *to;
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
+    {
+        struct sl_peer *old = SL_CONTAINER_OF(n, struct sl_peer, node);
+        if (old == p || !old->dialled || old->state != SL_PEER_CLOSED || strcmp(old->ref.name, to->name) != 0)
+            continue;
+        inherit(p, old);
+        sl_peer_free(old);
+    }
     say_hello(p);
     return p;
+}
+
+/* p has shown who it is: connections to or from an earlier start of that node are fenced; their sessions end
+ * with on_closed. Only now, as a late message may name an old boot id. */
+static void fence_others(struct sl_peer *p)
+{
+    SL_LIST_FOREACH(n, &p->x->peers)
+    {
+        struct sl_peer *old = SL_CONTAINER_OF(n, struct sl_peer, node);
+        if (old != p && old->dialled == p->dialled && old->conn && strcmp(old->ref.name, p->ref.name) == 0)
+            sl_peer_disconnect(old, old->ref.boot_id == p->ref.boot_id
+                                        ? "a newer connection of this node came"
+                                        : "the node was started again");
+    }
 }
 
 void sl_peer_accept(struct sl_xfer *x, struct sl_conn *c)
@@ -145,11 +192,11 @@ static void answer_hello(struct sl_peer *p, const struct sl_kv_hello *theirs, en
     struct sl_kv_hello mine = my_hello(x);
     struct sl_kv_header h = {.type = SL_KV_HELLO_ACK, .flags = verdict == SL_OK ? SL_KV_FLAG_OK : 0};
     sl_kv_hello_pack(&mine, payload);
-    snprintf((char *)payload + SL_KV_IDENTITY_BYTES, SL_KV_MAX_WHY, "%.*s", SL_KV_MAX_WHY - 1, text);
+    sl_kv_text((char *)payload + SL_KV_IDENTITY_BYTES, SL_KV_MAX_WHY, text, strlen(text));
     (void)sl_peer_send(p, &h, payload, sizeof payload); /* on failure on_closed follows */
     if (verdict != SL_OK) {
         p->refused = true;
-        snprintf(p->why, sizeof p->why, "%.*s", (int)sizeof p->why - 1, text);
+        sl_kv_text(p->why, sizeof p->why, text, strlen(text));
         SL_ERROR("pair refused peer=%s why=\"%s\"", theirs->id.name, text);
     }
 }
@@ -164,24 +211,19 @@ static void take_hello(struct sl_peer *p, const void *data, size_t len)
         p->dropped++;
         return;
     }
-    snprintf(p->ref.name, sizeof p->ref.name, "%s", theirs.id.name);
+    memcpy(p->ref.name, theirs.id.name, sizeof p->ref.name);
     p->ref.boot_id = theirs.id.boot_id;
     enum sl_err e = sl_kv_identity_match(&mine, &theirs, &why);
     answer_hello(p, &theirs, e, why.text);
     if (e)
         return;
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
-    {
-        struct sl_peer *old = SL_CONTAINER_OF(n, struct sl_peer, node);
-        if (old != p && !old->dialled && old->conn && strcmp(old->ref.name, p->ref.name) == 0)
-            sl_peer_disconnect(old, "a newer connection of this node came");
-    }
+    fence_others(p);
     p->state = SL_PEER_UP;
     SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
 }
 
-/* Latency first, then one large payload. Runs when the pair first meets: a waiting request feels some
- * milliseconds once. */
+/* Latency first, then one large payload, when the pair first meets and later when the link is idle. A waiting
+ * request feels some milliseconds once. */
 static void probe_next(struct sl_peer *p)
 {
     struct sl_xfer *x = p->x;
@@ -191,7 +233,7 @@ static void probe_next(struct sl_peer *p)
     p->probing = true;
     p->probe_sent_us = sl_now_us();
     if (!large) {
-        (void)sl_peer_send(p, &h, NULL, 0);
+        (void)sl_peer_send(p, &h, NULL, 0); /* on failure on_closed follows */
         return;
     }
     struct sl_flight *f = sl_flight_new(x, p, 0);
@@ -205,23 +247,33 @@ static void probe_next(struct sl_peer *p)
     }
 }
 
+static void probe_start(struct sl_peer *p)
+{
+    p->probe_round = 0;
+    p->round_trip_us = 0;
+    p->next_probe_ms = sl_now_ms() + SL_XFER_PROBE_MS;
+    probe_next(p);
+}
+
 static void take_probe_ack(struct sl_peer *p, uint64_t round)
 {
     if (!p->probing || round != p->probe_round)
         return;
     double us = (double)(sl_now_us() - p->probe_sent_us);
     p->probing = false;
-    if (p->probe_round < SL_XFER_PROBE_ROUNDS) {
-        /* half a round trip */
-        if (p->latency_us == 0 || us / 2 < p->latency_us)
-            p->latency_us = us / 2;
-        p->probe_round++;
+    if (p->probe_round++ < SL_XFER_PROBE_ROUNDS) {
+        if (p->round_trip_us == 0 || us < p->round_trip_us)
+            p->round_trip_us = us;
         probe_next(p);
         return;
     }
-    double wire_us = us - p->latency_us * 2;
-    p->bytes_per_s = (double)SL_XFER_PROBE_BYTES / (wire_us > 1 ? wire_us : 1) * 1e6;
-    p->probe_round = SL_XFER_PROBE_ROUNDS + 1;
+    double wire_us = us > p->round_trip_us + 1 ? us - p->round_trip_us : 1;
+    p->latency_us = p->round_trip_us / 2;
+    p->bytes_per_s = (double)SL_XFER_PROBE_BYTES / wire_us * 1e6;
+    double queue = p->bytes_per_s * SL_XFER_INFLIGHT_MS * 1e-3;
+    p->max_inflight_bytes = queue > SL_XFER_MAX_INFLIGHT   ? SL_XFER_MAX_INFLIGHT
+                            : queue < SL_XFER_MIN_INFLIGHT ? SL_XFER_MIN_INFLIGHT
+                                                           : (uint64_t)queue;
     SL_INFO("link measured peer=%s transport=\"%s\" mb_per_s=%.0f latency_us=%.0f", p->ref.name, p->transport,
             p->bytes_per_s / 1e6, p->latency_us);
 }
@@ -240,8 +292,8 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
         const char *text = (const char *)data + SL_KV_IDENTITY_BYTES;
         size_t max = len - SL_KV_IDENTITY_BYTES;
         p->refused = true;
-        snprintf(p->why, sizeof p->why, "%.*s", (int)strnlen(text, max), text);
-        sl_peer_disconnect(p, NULL);
+        sl_kv_text(p->why, sizeof p->why, text, max);
+        sl_peer_disconnect(p, "the peer refused the pair");
         return;
     }
     if (sl_kv_identity_match(&mine, &theirs, &why) != SL_OK) {
@@ -253,11 +305,12 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
         sl_peer_disconnect(p, "another node, or another start of it, answers at this address");
         return;
     }
+    fence_others(p);
     p->state = SL_PEER_UP;
     SL_INFO("peer connected peer=%s direction=out transport=\"%s\"", p->ref.name, p->transport);
     sl_send_peer_up(x, p);
     if (x->conf.link_test)
-        probe_next(p);
+        probe_start(p);
 }
 
 void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void *data, size_t len,
@@ -289,7 +342,7 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
         } else if (len <= SL_XFER_PROBE_BYTES) {
             struct sl_flight *f = sl_flight_new(x, p, 0);
             f->value = h->value;
-            (void)x->ops->recv(p->conn, rx, x->probe_bytes, len, (uintptr_t)f); /* on_received tells */
+            x->ops->recv(p->conn, rx, x->probe_bytes, len, (uintptr_t)f);
         } else {
             p->dropped++;
         }
@@ -309,7 +362,7 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now)
         return;
     if (p->state != SL_PEER_UP) {
         if (now - p->connect_since_ms > c->wait_ms)
-            sl_peer_disconnect(p, p->refused ? NULL : "no handshake in time");
+            sl_peer_disconnect(p, "no handshake in time");
         return;
     }
     if (now - p->last_heard_ms > c->peer_dead_ms) {
@@ -319,8 +372,16 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now)
     if (now >= p->next_ping_ms) {
         struct sl_kv_header ping = {.type = SL_KV_PING};
         p->next_ping_ms = now + c->heartbeat_ms;
-        (void)sl_peer_send(p, &ping, NULL, 0);
+        (void)sl_peer_send(p, &ping, NULL, 0); /* on failure on_closed follows */
     }
+    /* also a test whose answer never came */
+    if (c->link_test && p->dialled && now >= p->next_probe_ms && sl_send_idle(p->x, p))
+        probe_start(p);
+}
+
+void sl_peer_degrade(struct sl_peer *p)
+{
+    p->degraded_until_ms = sl_now_ms() + SL_XFER_DEGRADED_MS;
 }
 
 void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out)
@@ -329,12 +390,12 @@ void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out)
     snprintf(out->peer, sizeof out->peer, "%s", p->ref.name);
     out->peer_boot_id = p->ref.boot_id;
     snprintf(out->transport, sizeof out->transport, "%s", p->transport);
-    out->state = p->refused                                      ? "refused"
-                 : p->state == SL_PEER_CLOSED                    ? "down"
-                 : p->degraded                                   ? "degraded"
-                 : p->state != SL_PEER_UP                        ? "connecting"
-                 : p->x->conf.link_test && p->bytes_per_s == 0.0 ? "testing"
-                                                                 : "up";
+    bool tested = p->bytes_per_s > 0 || !p->x->conf.link_test;
+    out->state = p->refused                           ? "refused"
+                 : p->state == SL_PEER_CLOSED         ? "down"
+                 : p->degraded_until_ms > sl_now_ms() ? "degraded"
+                 : p->state == SL_PEER_UP && tested   ? "up"
+                                                      : "testing";
     out->bytes_per_s = p->bytes_per_s;
     out->latency_us = p->latency_us;
     out->pages_sent = p->pages_sent;
@@ -342,5 +403,5 @@ void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out)
     out->pages_received = p->pages_received;
     out->rejects = p->rejects;
     out->dropped = p->dropped;
-    snprintf(out->why, sizeof out->why, "%s", p->why);
+    memcpy(out->why, p->why, sizeof out->why);
 }

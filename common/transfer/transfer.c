@@ -6,8 +6,8 @@
  * queue wait in a backlog that is no longer than the open sessions make it. */
 #include "common/transfer/transfer.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 #include "common/transfer/xfer.h"
 
 #define COMMAND_QUEUE 4096u /* commands waiting for the thread; more are SL_EAGAIN */
+#define BYE_MS        20u
 
 enum cmd_kind {
     CMD_SEND_OPEN,
@@ -73,6 +74,8 @@ static void flush_backlog(struct sl_xfer *x)
 
 void sl_xfer_emit(struct sl_xfer *x, const struct sl_xfer_event *ev)
 {
+    if (atomic_load(&x->stop))
+        return; /* sl_xfer_close(): the queue may be on its way out */
     struct backlog_event *b = sl_xcalloc(1, sizeof *b);
     b->ev = sl_xmemdup(ev, sizeof *ev);
     sl_list_add_tail(&x->backlog, &b->node);
@@ -114,16 +117,13 @@ static void on_message(void *arg, struct sl_conn *c, const void *header, size_t 
         return;
     }
     switch (h.type) {
-    case SL_KV_GRANT:
-    case SL_KV_ANSWER:
-        sl_send_message(x, p, &h, data, len);
-        break;
     case SL_KV_ANNOUNCE:
+    case SL_KV_GRANT:
     case SL_KV_PAGES:
     case SL_KV_COMMIT:
-        sl_recv_message(x, p, &h, data, len, rx);
-        break;
+    case SL_KV_ANSWER:
     case SL_KV_ABORT:
+        /* who dialled is P on this connection */
         if (p->dialled)
             sl_send_message(x, p, &h, data, len);
         else
@@ -241,20 +241,38 @@ static void on_tick(void *arg)
 
 static void on_link(void *arg, uint32_t events)
 {
-    /* progress() runs at the top of every round */
-    (void)arg;
+    (void)arg; /* progress() runs at the top of every round */
     (void)events;
 }
 
-static void pump(struct sl_xfer *x)
+/* One round: what the link has, what sessions may send, then fds and timers. Busy rounds do not wait, and
+ * each is bounded: deadlines and cancels are seen while pages flow. Timers judge after the link was drained.
+ */
+static void round_once(struct sl_xfer *x, uint32_t max_wait_ms)
 {
-    do {
-        x->ops->progress(x->link);
-        if (!x->pump_wanted)
-            return;
+    bool busy = x->ops->progress(x->link);
+    if (x->pump_wanted) {
         x->pump_wanted = false;
         sl_send_pump(x);
-    } while (true);
+        busy = true;
+    }
+    sl_loop_once(x->loop, busy ? 0 : max_wait_ms);
+}
+
+/* BYE, and a moment for it and for last answers to leave: a force close drops what is still in the socket. */
+static void say_bye(struct sl_xfer *x)
+{
+    struct sl_kv_header bye = {.type = SL_KV_BYE};
+    bool any = false;
+    SL_LIST_FOREACH(n, &x->peers)
+    {
+        struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
+        /* a peer that cannot be told sees the closed connection */
+        if (p->conn && p->state == SL_PEER_UP)
+            any |= sl_peer_send(p, &bye, NULL, 0) == SL_OK;
+    }
+    for (uint64_t end = sl_now_ms() + BYE_MS; any && sl_now_ms() < end;)
+        round_once(x, 1);
 }
 
 static void thread_main(void *arg)
@@ -263,43 +281,36 @@ static void thread_main(void *arg)
     if (x->conf.cpu >= 0 && sl_thread_pin(x->conf.cpu) != SL_OK)
         SL_WARN("transfer thread not pinned cpu=%d", x->conf.cpu);
     sl_timer_set(x->tick, SL_XFER_TICK_MS);
-    while (!atomic_load(&x->stop)) {
-        pump(x);
-        sl_loop_once(x->loop, SL_XFER_TICK_MS);
-    }
-    SL_LIST_FOREACH(n, &x->peers)
-    {
-        struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
-        struct sl_kv_header bye = {.type = SL_KV_BYE};
-        if (p->conn && p->state == SL_PEER_UP)
-            (void)sl_peer_send(p, &bye, NULL,
-                               0); /* it is told either way: by this or by the closed connection */
-    }
-    /* A moment for BYE and last answers to leave: a force close drops what is still in the socket. */
-    for (uint64_t end = sl_now_ms() + SL_XFER_TICK_MS; sl_now_ms() < end;) {
-        x->ops->progress(x->link);
-        sl_loop_once(x->loop, 1);
-    }
+    while (!atomic_load(&x->stop))
+        round_once(x, SL_XFER_TICK_MS);
+    say_bye(x);
 }
 
 /* ---- open and close ---- */
 
-/* Loopback and private addresses may be listened on; others only when told (a UCX port over tcp trusts
- * whoever reaches it). */
-static bool address_is_public(const char *listen)
+static bool address_is_private(const struct sockaddr *sa)
 {
-    char host[64];
-    const char *colon = strrchr(listen, ':');
-    struct in_addr a;
-    if (!colon || (size_t)(colon - listen) >= sizeof host)
-        return true;
-    snprintf(host, sizeof host, "%.*s", (int)(colon - listen), listen);
-    if (strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0)
+    if (sa->sa_family == AF_INET) {
+        uint32_t v = ntohl(((const struct sockaddr_in *)(const void *)sa)->sin_addr.s_addr);
+        return v >> 24 == 127 || v >> 24 == 10 || v >> 20 == 0xac1 || v >> 16 == 0xc0a8 || v >> 16 == 0xa9fe;
+    }
+    const struct in6_addr *a = &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(a) || IN6_IS_ADDR_LINKLOCAL(a) || (a->s6_addr[0] & 0xfe) == 0xfc;
+}
+
+/* A UCX port over tcp trusts whoever reaches it: everything but loopback and private addresses must be asked
+ * for. All addresses of a name count; a name that cannot be resolved is refused by the link. */
+static bool listens_in_public(const char *listen)
+{
+    struct sl_link_address a;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *res = NULL;
+    bool in_public = false;
+    if (sl_link_address_split(listen, &a, NULL) != SL_OK || getaddrinfo(a.host, a.port, &hints, &res) != 0)
         return false;
-    if (inet_pton(AF_INET, host, &a) != 1)
-        return true;
-    uint32_t v = ntohl(a.s_addr);
-    return !(v >> 24 == 127 || v >> 24 == 10 || v >> 20 == 0xac1 || v >> 16 == 0xc0a8);
+    for (const struct addrinfo *i = res; i; i = i->ai_next)
+        in_public |= !address_is_private(i->ai_addr);
+    freeaddrinfo(res);
+    return in_public;
 }
 
 static void free_all(struct sl_xfer *x)
@@ -341,7 +352,9 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     if (!ops)
         return sl_why_set(why, SL_ECONFIG, "transport \"%s\" is not known; known are ucx and loop",
                           conf->transport);
-    if (ops == &sl_link_ucx && !conf->trust_network && address_is_public(conf->listen))
+    if (!conf->listen || !*conf->listen)
+        return sl_why_set(why, SL_ECONFIG, "transfer_listen is empty; give host:port, port 0 for any");
+    if (ops == &sl_link_ucx && !conf->trust_network && listens_in_public(conf->listen))
         return sl_why_set(why, SL_ECONFIG,
                           "transfer_listen %s is neither loopback nor a private address, and whoever reaches "
                           "a UCX port is trusted; "
@@ -349,12 +362,10 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
                           conf->listen);
     struct sl_xfer *x = sl_xcalloc(1, sizeof *x);
     x->conf = *conf;
+    x->conf.transport = x->conf.listen = x->conf.ucx_tls = x->conf.ucx_devices = NULL; /* the caller's */
     x->ops = ops;
     x->next_id = 1;
     x->flip_bit_page = flip ? strtoull(flip, NULL, 10) : 0;
-    snprintf(x->listen, sizeof x->listen, "%s", conf->listen ? conf->listen : "");
-    snprintf(x->tls, sizeof x->tls, "%s", conf->ucx_tls ? conf->ucx_tls : "");
-    snprintf(x->devices, sizeof x->devices, "%s", conf->ucx_devices ? conf->ucx_devices : "");
     pthread_mutex_init(&x->report_mutex, NULL);
     sl_list_init(&x->peers);
     sl_list_init(&x->sends);
@@ -372,9 +383,9 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     enum sl_err e = sl_loop_open(&x->loop);
     if (!e) {
         x->tick = sl_timer_new(x->loop, on_tick, x);
-        e = ops->open(&(struct sl_link_conf){.listen = x->listen,
-                                             .tls = x->tls,
-                                             .devices = x->devices,
+        e = ops->open(&(struct sl_link_conf){.listen = conf->listen,
+                                             .tls = conf->ucx_tls,
+                                             .devices = conf->ucx_devices,
                                              .pool = conf->pool,
                                              .pool_bytes = (size_t)conf->n_pages * conf->page_bytes},
                       &link_events, x, &x->link, why);
@@ -441,6 +452,14 @@ static enum sl_err give_open(struct sl_xfer *x, struct cmd *c)
     return e;
 }
 
+static bool in_pool(const struct sl_xfer *x, const uint32_t *pages, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (pages[i] >= x->conf.n_pages)
+            return false;
+    return true;
+}
+
 enum sl_err sl_xfer_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,
                               uint32_t n_tokens, uint32_t deadline_ms)
 {
@@ -455,9 +474,11 @@ enum sl_err sl_xfer_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, co
 enum sl_err sl_xfer_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_t *pages,
                                uint32_t n_tokens)
 {
+    uint32_t n = sl_xfer_pages_of(x, n_tokens);
+    SL_ASSERT(in_pool(x, pages, n));
     struct cmd *c = cmd_new(CMD_SEND_READY, k);
     c->n_tokens = n_tokens;
-    c->pages = sl_xmemdup(pages, sl_xfer_pages_of(x, n_tokens) * sizeof *pages);
+    c->pages = sl_xmemdup(pages, n * sizeof *pages);
     return give(x, c);
 }
 
@@ -473,7 +494,7 @@ enum sl_err sl_xfer_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k, c
 {
     struct cmd *c = cmd_new(CMD_SEND_ABORT, k);
     c->peer = *to;
-    snprintf(c->why, sizeof c->why, "%s", why ? why : "");
+    sl_kv_text(c->why, sizeof c->why, why, why ? strlen(why) : 0);
     return give(x, c);
 }
 
@@ -482,7 +503,7 @@ enum sl_err sl_xfer_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, co
                               uint32_t deadline_ms)
 {
     uint32_t n = sl_xfer_pages_of(x, n_tokens);
-    SL_ASSERT(n_tokens > 0 && n <= SL_KV_MAX_PAGES && have_pages <= n);
+    SL_ASSERT(n_tokens > 0 && n <= SL_KV_MAX_PAGES && have_pages <= n && in_pool(x, pages, n));
     struct cmd *c = cmd_new(CMD_RECV_OPEN, k);
     c->peer = *from;
     c->n_tokens = n_tokens;

@@ -16,13 +16,18 @@
 #include "common/transfer/kv_wire.h"
 
 #define SL_XFER_MAX_PEERS    256u        /* nodes one node talks to */
-#define SL_XFER_MAX_MESSAGE  (4u << 20)  /* bytes of one PAGES message: past it, size no longer pays */
 #define SL_XFER_MAX_INFLIGHT (16u << 20) /* payload bytes sent and not completed, per connection */
-#define SL_XFER_TICK_MS      20u         /* how late a deadline or heartbeat may be noticed */
-#define SL_XFER_MAX_REJECTS  2u          /* the first is sent again, the second ends the session */
-#define SL_XFER_RETRY_MS     1000u       /* before a refused or dead peer is dialled again */
-#define SL_XFER_PROBE_BYTES  (2u << 20)  /* payload of the bandwidth probe */
-#define SL_XFER_PROBE_ROUNDS 5u          /* small round trips of the latency probe; the fastest counts */
+#define SL_XFER_MIN_INFLIGHT (1u << 20)
+#define SL_XFER_INFLIGHT_MS                                                                                  \
+    250u /* of the measured rate: on a slow link a queue only delays cancels and pings */
+#define SL_XFER_MESSAGES     4u /* of the bytes in flight, one message has at most 1/4: 4 MiB on a fast link */
+#define SL_XFER_TICK_MS      20u        /* how late a deadline or heartbeat may be noticed */
+#define SL_XFER_MAX_REJECTS  2u         /* the first is sent again, the second ends the session */
+#define SL_XFER_RETRY_MS     1000u      /* before a peer that refused the pair is dialled again */
+#define SL_XFER_PROBE_BYTES  (2u << 20) /* payload of the bandwidth probe */
+#define SL_XFER_PROBE_ROUNDS 5u         /* small round trips of the latency probe; the fastest counts */
+#define SL_XFER_PROBE_MS     30000u     /* an idle link is measured again after */
+#define SL_XFER_DEGRADED_MS  60000u     /* a link that damaged pages is used last for */
 
 enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_UP, SL_PEER_CLOSED };
 
@@ -32,14 +37,15 @@ struct sl_peer {
     struct sl_conn *conn; /* NULL once closed */
     struct sl_list node;  /* x->peers */
     enum sl_peer_state state;
-    bool dialled, bye, refused, degraded;
+    bool dialled, bye, refused;
     struct sl_xfer_peer ref; /* who we want (dialled) or who said HELLO */
-    uint64_t last_heard_ms, next_ping_ms, retry_ms, connect_since_ms;
-    uint64_t inflight_bytes;
+    uint64_t last_heard_ms, next_ping_ms, retry_ms, connect_since_ms, degraded_until_ms;
+    uint64_t inflight_bytes, max_inflight_bytes;
     /* link test */
     uint32_t probe_round;
-    uint64_t probe_sent_us;
+    uint64_t probe_sent_us, next_probe_ms;
     bool probing;
+    double round_trip_us; /* fastest of this test */
     double latency_us, bytes_per_s;
     /* counters */
     uint64_t pages_sent, bytes_sent, pages_received, rejects, dropped;
@@ -70,7 +76,7 @@ struct sl_send {
     bool last_commit_sent, has_first;
     struct sl_xfer_first first;
     enum sl_err err; /* of SL_SEND_CLOSING */
-    bool silent;     /* only there to tell D of an abort: no event at the end */
+    bool silent;     /* only there to tell D of an abort: no event at the end, no place in n_sessions */
     char why[SL_KV_MAX_WHY];
     uint64_t deadline_ms, connect_by_ms;
     uint64_t ready_us, bytes_after_ready, closing_since_ms;
@@ -99,16 +105,24 @@ struct sl_recv {
     struct sl_xfer_first first;
     enum sl_err err;
     char why[SL_KV_MAX_WHY];
-    uint64_t deadline_ms, announce_by_ms, closing_since_ms;
+    uint64_t deadline_ms, announce_by_ms, closing_since_ms, granted_us;
 };
 
-/* A P that announced before D's engine opened the session; or aborted before it. */
+/* What is remembered of a key that has no session at D: the side that came first waits for the other, and a
+ * side that gave up leaves word for it. */
+enum sl_early_kind {
+    SL_EARLY_ANNOUNCED, /* P is here, D's engine is not yet */
+    SL_EARLY_ABORTED,   /* P gave up before D's engine came */
+    SL_EARLY_ENDED      /* D gave up before P came: its ANNOUNCE is answered with ABORT */
+};
 struct sl_early {
     struct sl_xfer_key key;
-    struct sl_list node;  /* x->earlies, oldest first */
-    struct sl_peer *peer; /* NULL when its connection is gone */
+    struct sl_list node; /* x->earlies, oldest first */
+    enum sl_early_kind kind;
+    struct sl_peer *peer; /* who announced or aborted; NULL when its connection is gone */
+    char from[64];        /* its name */
+    uint64_t boot_id;
     uint32_t n_tokens;
-    bool aborted;
     uint64_t until_ms;
     char why[SL_KV_MAX_WHY];
 };
@@ -125,7 +139,6 @@ struct sl_flight {
 
 struct sl_xfer {
     struct sl_xfer_conf conf;
-    char listen[64], tls[64], devices[128];
     const struct sl_link_ops *ops;
     struct sl_link *link;
     struct sl_loop *loop;
@@ -133,7 +146,7 @@ struct sl_xfer {
     struct sl_thread thread;
     struct sl_queue *commands;
     atomic_bool stop;
-    bool pump_wanted;
+    bool pump_wanted; /* a session may have something to send: sl_send_pump() in this round */
     struct sl_list peers, sends, recvs, earlies;
     uint32_t n_sends, n_recvs, n_earlies, n_peers;
     atomic_uint n_sessions;
@@ -179,6 +192,9 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
                      struct sl_link_rx *rx); /* HELLO, HELLO_ACK, BYE, PING, PONG, PROBE, PROBE_ACK */
 void sl_peer_tick(struct sl_peer *p, uint64_t now_ms);
 enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const void *payload, size_t len);
+/* A page came damaged twice: the link is used last for a while. */
+void sl_peer_degrade(struct sl_peer *p);
+bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id);
 void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out);
 
 /* kv_send.c: P */
@@ -194,6 +210,7 @@ void sl_send_departed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err 
 void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p);
 void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, const char *why);
 void sl_send_tick(struct sl_xfer *x, uint64_t now_ms);
+bool sl_send_idle(const struct sl_xfer *x, const struct sl_peer *p); /* no session uses it */
 void sl_send_pump(struct sl_xfer *x);
 void sl_send_free_all(struct sl_xfer *x);
 
