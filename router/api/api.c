@@ -61,7 +61,6 @@ struct sl_api *sl_api_open(const struct sl_api_conf *conf)
         .knows_developer = conf->template_source && strstr(conf->template_source, "developer"),
         .context_length = conf->context_length,
     };
-    a->gen_metrics = sl_gen_metrics_new(conf->metrics, conf->names[0]);
     a->started_s = sl_wall_s();
     sl_gate_init(&a->gate, conf->flow);
     SL_ASSERT(pthread_mutex_init(&a->unknown_lock, NULL) == 0);
@@ -73,7 +72,6 @@ void sl_api_close(struct sl_api *a)
     if (!a)
         return;
     sl_gate_fini(&a->gate);
-    sl_gen_metrics_free(a->gen_metrics);
     for (size_t i = 0; i < a->n_unknown; i++)
         sl_free(a->unknown[i]);
     pthread_mutex_destroy(&a->unknown_lock);

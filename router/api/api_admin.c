@@ -80,7 +80,8 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
                                        .message = "The router did not answer in time or is stopping."});
         return;
     }
-    if (reply->code != SL_OK) {
+    /* status has a code (not ready) and tables: the tables are the answer */
+    if (reply->code != SL_OK && reply->n_tables == 0) {
         sl_http_answer_error(
             c, &(struct sl_http_error){.err = reply->code < SL_N_ERR ? (enum sl_err)reply->code : SL_EBUG,
                                        .message = reply->text});

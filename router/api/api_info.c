@@ -7,25 +7,21 @@
 #include "router/http/http_error.h"
 
 #define METRICS_MAX_BYTES (16u << 20)
-#define NODES_TIMEOUT_MS  500u
+#define STATUS_TIMEOUT_MS 500u
 
-/* A number of the "nodes" table, from the first node that has it; 0 when none is there. */
-static long long node_number(struct sl_api *a, const char *column)
+/* A number of the table "status"; 0 when it is not known. */
+static long long status_number(struct sl_api *a, const char *key)
 {
     Sluice__AdminReply *reply = NULL;
     long long v = 0;
-    if (sl_gate_admin(&a->gate, "nodes", NULL, 0, NODES_TIMEOUT_MS, &reply) != SL_OK)
+    if (sl_gate_admin(&a->gate, "status", NULL, 0, STATUS_TIMEOUT_MS, &reply) != SL_OK)
         return 0;
-    for (size_t t = 0; t < reply->n_tables && !v; t++) {
-        const Sluice__AdminTable *table = reply->tables[t];
-        for (size_t col = 0; col < table->n_columns; col++) {
-            if (strcmp(table->columns[col], column) != 0)
-                continue;
-            for (size_t row = 0; row < table->n_rows && !v; row++)
-                if (col < table->rows[row]->n_cells)
-                    v = strtoll(table->rows[row]->cells[col], NULL, 10);
+    for (size_t t = 0; t < reply->n_tables; t++)
+        for (size_t i = 0; i < reply->tables[t]->n_rows; i++) {
+            const Sluice__AdminRow *row = reply->tables[t]->rows[i];
+            if (row->n_cells == 2 && strcmp(row->cells[0], key) == 0)
+                v = strtoll(row->cells[1], NULL, 10);
         }
-    }
     sluice__admin_reply__free_unpacked(reply, NULL);
     return v;
 }
@@ -56,7 +52,7 @@ void sl_api_models(struct sl_api *a, struct sl_http_call *c, const char *arg)
         sl_api_answer_fault(c, &fault);
         return;
     }
-    long long page_tokens = node_number(a, "page_tokens");
+    long long page_tokens = status_number(a, "page_tokens");
     if (arg[0]) {
         sl_api_answer_json(c, model_json(a, arg, page_tokens));
         return;

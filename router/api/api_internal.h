@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 #include "router/api/api.h"
 #include "router/api/flow_gate.h"
-#include "router/api/gen_metrics.h"
 
 #define SL_MAX_UNKNOWN_LOGGED 256 /* names of unknown members remembered; more are no longer told */
 
@@ -14,7 +13,6 @@ struct sl_api {
     struct sl_oai_model model;
     struct sl_prompt_conf prompt;
     struct sl_flow_gate gate;
-    struct sl_gen_metrics *gen_metrics;
     int64_t started_s; /* "created" of the model */
     _Atomic uint32_t n_generating;
 

@@ -38,9 +38,6 @@ struct gen_call {
     struct sl_render *render;
     struct sl_buf out;
     bool begun, over; /* over: nothing more is given to the client */
-
-    pthread_mutex_t clock_lock; /* flow and http thread both may end the clock */
-    struct sl_gen_clock clock;
 };
 
 static void unref(struct gen_call *g)
@@ -52,7 +49,6 @@ static void unref(struct gen_call *g)
     sl_inbox_fini(&g->inbox);
     sl_render_free(g->render);
     sl_buf_fini(&g->out);
-    pthread_mutex_destroy(&g->clock_lock);
     sl_free(g);
 }
 
@@ -60,9 +56,6 @@ static void unref(struct gen_call *g)
 static void on_event(void *arg, const struct sl_gen_event *ev)
 {
     struct gen_call *g = arg;
-    pthread_mutex_lock(&g->clock_lock);
-    sl_gen_metrics_event(g->api->gen_metrics, &g->clock, ev, sl_now_us());
-    pthread_mutex_unlock(&g->clock_lock);
     sl_inbox_put(&g->inbox, ev);
     sl_http_wake(g->http);
     if (ev->kind != SL_GEN_TOKEN)
@@ -78,9 +71,6 @@ static void call_off(struct gen_call *g)
                 &g->inbox)) /* the last event may have come meanwhile and dropped the flow's reference */
             unref(g);
     }
-    pthread_mutex_lock(&g->clock_lock);
-    sl_gen_metrics_left(g->api->gen_metrics, &g->clock);
-    pthread_mutex_unlock(&g->clock_lock);
     g->over = true;
 }
 
@@ -191,7 +181,6 @@ static struct gen_call *gen_new(struct sl_api *a, struct sl_http_call *c, const 
     sl_inbox_init(&g->inbox, a->conf.max_unread_bytes);
     g->render = sl_render_new(r, a->conf.tokenizer, sl_wall_s());
     sl_buf_init(&g->out, ANSWER_MAX_BYTES);
-    SL_ASSERT(pthread_mutex_init(&g->clock_lock, NULL) == 0);
     atomic_fetch_add(&a->n_generating, 1);
     return g;
 }
@@ -214,13 +203,10 @@ static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_oai
     struct gen_call *g = gen_new(a, c, r);
     uint32_t n_prompt = req->n_tokens;
     bool nothing = req->sampling.max_tokens == 0;
-    sl_gen_metrics_accepted(a->gen_metrics, &g->clock, req->arrived_us);
     if (nothing)
         sl_arena_free(req->arena);
     enum sl_err err = nothing ? SL_OK : sl_gate_submit(&a->gate, req, on_event, g, &why);
     if (err) {
-        const struct sl_gen_event ev = {.kind = SL_GEN_ERROR, .err = err, .why = why.text};
-        sl_gen_metrics_event(a->gen_metrics, &g->clock, &ev, sl_now_us());
         sl_http_answer_error(c, &(struct sl_http_error){.err = err, .message = why.text});
         unref(g);
         unref(g);

@@ -1,0 +1,387 @@
+/* router/main.c - sluice-router: options, start and stop order.
+ *
+ * thread   owns                                             waits on                     sends to
+ * main     start, signals, drain, stop                      signalfd                     the flow (drain),
+ * http (close) http     client connections, streams, the library         epoll: sockets, ready list   workers
+ * (requests), the flow (cancel) api-N    one request at a time: JSON, template, tokens    its bounded queue
+ * the flow (submit), http (answers) flow     requests, journal, node table, placement         epoll: nng
+ * queues, timers    http (events), nodes (commands) nng's    sockets of the control plane - queues only
+ *
+ * Start: options -> model file (vocabulary, template) -> flow -> api -> http -> ready (to accept connections;
+ * /health tells whether nodes are there). Stop, in reverse, bounded: SIGTERM or SIGINT drains - new requests
+ * get 503, streams go on for drain_timeout_s - then what is left ends with an error frame, the last bytes go
+ * out, everything closes. A second signal skips the waiting.
+ *
+ * Exit: 0 after a stop that was asked for, 78 for anything a person configured wrongly (one sentence on
+ * stderr), 1 otherwise. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#ifdef SL_HAVE_SYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+#include "common/base/clock.h"
+#include "common/base/conf.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rand.h"
+#include "common/text/gguf_vocab.h"
+#include "router/api/api.h"
+
+#define LAST_BYTES_MS 2000u /* for error frames and answers after the flow has ended */
+#define DRAIN_POLL_MS 50
+#define SPARE_FILES   512u /* nng, the model, logs */
+
+struct options {
+    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *log_level;
+    struct sl_conf_list served_model_name, cors_origins;
+    int mode;
+    bool exact;
+    uint32_t max_requests, max_connections, max_waiting, api_threads, receive_timeout_s, idle_timeout_s,
+        drain_timeout_s;
+    uint32_t request_timeout_s, heartbeat_ms, node_dead_ms, command_timeout_ms, context_length;
+    uint64_t max_body_bytes, max_unread_bytes;
+};
+
+static const char *const mode_words[] = {"pd", "colocated", "hybrid", NULL}; /* Sluice__Mode less one */
+
+#define AT(member) offsetof(struct options, member)
+static const struct sl_conf_opt table[] = {
+    {"listen", SL_CONF_STRING, AT(listen), "127.0.0.1:8000",
+     "HTTP address; 0.0.0.0:8000 or [::]:8000 serve other machines", 0, 0, NULL},
+    {"model", SL_CONF_STRING, AT(model), NULL,
+     "GGUF file: its vocabulary and chat template (the same file as the nodes')", 0, 0, NULL},
+    {"served_model_name", SL_CONF_LIST, AT(served_model_name), NULL,
+     "names clients may use; default: the model's own", 0, 0, NULL},
+    {"context_length", SL_CONF_U32, AT(context_length), "0",
+     "tokens of prompt and answer together; 0 = as the model file says", 0, 0, NULL},
+    {"register_url", SL_CONF_STRING, AT(register_url), "tcp://127.0.0.1:7100",
+     "nodes register here (their option routers)", 0, 0, NULL},
+    {"event_url", SL_CONF_STRING, AT(event_url), "tcp://127.0.0.1:0", "nodes send tokens here; port 0 = any",
+     0, 0, NULL},
+    {"admin_url", SL_CONF_STRING, AT(admin_url), "ipc:///run/sluice/router.sock", "sluicectl connects here",
+     0, 0, NULL},
+    {"mode", SL_CONF_ENUM, AT(mode), "hybrid", "how requests are split at start; sluicectl mode switches it",
+     0, 0, mode_words},
+    {"exact", SL_CONF_BOOL, AT(exact), "true", "pair only nodes whose arithmetic is bit for bit the same", 0,
+     0, NULL},
+    {"api_key_file", SL_CONF_STRING, AT(api_key_file), NULL,
+     "one key or name:key a line; without it no key is asked for", 0, 0, NULL},
+    {"cors_origins", SL_CONF_LIST, AT(cors_origins), "*",
+     "origins whose web pages may use the API; * = any, none = no page", 0, 0, NULL},
+    {"max_requests", SL_CONF_U32, AT(max_requests), "1024", "generations open at once; more get 429", 1,
+     1000000, NULL},
+    {"max_connections", SL_CONF_U32, AT(max_connections), "4096", "client connections; more get 503", 1,
+     1000000, NULL},
+    {"max_waiting", SL_CONF_U32, AT(max_waiting), "1024", "requests waiting for an API thread; more get 429",
+     1, 1000000, NULL},
+    {"max_body_bytes", SL_CONF_BYTES, AT(max_body_bytes), "16M", "largest request body; more gets 413", 1024,
+     0x1p32, NULL},
+    {"max_unread_bytes", SL_CONF_BYTES, AT(max_unread_bytes), "4M",
+     "a stream's bytes its client may leave unread before it is cut", 65536, 0x1p32, NULL},
+    {"api_threads", SL_CONF_U32, AT(api_threads), "1", "threads for JSON, templates and tokens", 1, 64, NULL},
+    {"receive_timeout_s", SL_CONF_U32, AT(receive_timeout_s), "30", "seconds for a request to arrive whole",
+     1, 3600, NULL},
+    {"idle_timeout_s", SL_CONF_U32, AT(idle_timeout_s), "75", "seconds an idle connection is kept", 1, 3600,
+     NULL},
+    {"request_timeout_s", SL_CONF_U32, AT(request_timeout_s), "600",
+     "deadline of a request that does not bring its own", 1, 86400, NULL},
+    {"drain_timeout_s", SL_CONF_U32, AT(drain_timeout_s), "30", "seconds running streams get after SIGTERM",
+     0, 86400, NULL},
+    {"heartbeat_ms", SL_CONF_U32, AT(heartbeat_ms), "1000", "nodes report this often", 50, 60000, NULL},
+    {"node_dead_ms", SL_CONF_U32, AT(node_dead_ms), "3000", "a node silent for this long is given up", 100,
+     600000, NULL},
+    {"command_timeout_ms", SL_CONF_U32, AT(command_timeout_ms), "2000",
+     "a node answers a command within this", 50, 60000, NULL},
+    {"log_level", SL_CONF_STRING, AT(log_level), "info", "error, warn, info, debug or trace", 0, 0, NULL},
+    {0},
+};
+
+struct router {
+    struct options o;
+    struct sl_vocab_src vocab;
+    struct sl_model_info model;
+    struct sl_tokenizer *tokenizer;
+    struct sl_template *template;
+    json_t *template_model;
+    struct sl_api_keys *keys;
+    struct sl_metrics *metrics;
+    struct sl_api *api;
+    struct sl_http_server *http;
+    const char *own_name; /* where no name is configured */
+};
+
+static void notify(const char *state)
+{
+#ifdef SL_HAVE_SYSTEMD
+    sd_notify(0, state);
+#else
+    (void)state;
+#endif
+}
+
+static json_t *token_text(const struct sl_tokenizer *t, uint32_t id)
+{
+    size_t n = 0;
+    const char *p = id == SL_VOCAB_NO_ID ? "" : sl_tokenizer_piece(t, id, true, &n);
+    json_t *j = json_stringn(p, n);
+    return j ? j : json_string("");
+}
+
+static enum sl_err open_model(struct router *r, struct sl_why *why)
+{
+    if (!r->o.model)
+        return sl_why_set(
+            why, SL_ECONFIG,
+            "no model is given; set model = FILE.gguf (or --model FILE.gguf) to the file the nodes serve");
+    enum sl_err err = sl_gguf_vocab_load(r->o.model, &r->vocab, &r->model, why);
+    if (err)
+        return err;
+    err = sl_tokenizer_open(&r->vocab, &r->tokenizer, why);
+    if (err)
+        return err;
+    if (r->o.context_length > r->model.context_length && r->model.context_length)
+        return sl_why_set(why, SL_ECONFIG, "context_length is %u; the model %s has %u at most",
+                          r->o.context_length, r->o.model, r->model.context_length);
+    if (r->o.context_length)
+        r->model.context_length = r->o.context_length;
+    if (!r->model.context_length)
+        return sl_why_set(why, SL_ECONFIG, "the model %s does not say its context length; set context_length",
+                          r->o.model);
+    if (r->vocab.chat_template) {
+        err = sl_template_compile(r->vocab.chat_template, r->vocab.chat_template_bytes, &r->template, why);
+        if (err)
+            return err;
+    } else {
+        SL_WARN("the model has no chat template: /v1/chat/completions is refused model=%s", r->o.model);
+    }
+    r->template_model = json_object();
+    json_object_set_new(r->template_model, "bos_token",
+                        token_text(r->tokenizer, sl_tokenizer_bos(r->tokenizer)));
+    json_object_set_new(r->template_model, "eos_token",
+                        token_text(r->tokenizer, sl_tokenizer_eos(r->tokenizer)));
+    return SL_OK;
+}
+
+/* Open files: one per client, and the library refuses connections it has no descriptor for without a word. */
+static void raise_file_limit(uint32_t max_connections)
+{
+    struct rlimit l;
+    rlim_t want = (rlim_t)max_connections + SPARE_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur >= want)
+        return;
+    l.rlim_cur = l.rlim_max == RLIM_INFINITY || want < l.rlim_max ? want : l.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur < want)
+        SL_WARN("fewer files may be open than max_connections needs limit=%llu needed=%llu",
+                (unsigned long long)l.rlim_cur, (unsigned long long)want);
+}
+
+static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_why *why)
+{
+    const struct sl_flow_conf conf = {
+        .register_url = r->o.register_url,
+        .event_url = r->o.event_url,
+        .admin_url = r->o.admin_url,
+        .mode = r->o.mode + SLUICE__MODE__MODE_PD,
+        .max_requests = r->o.max_requests,
+        .heartbeat_ms = r->o.heartbeat_ms,
+        .node_dead_ms = r->o.node_dead_ms,
+        .command_timeout_ms = r->o.command_timeout_ms,
+        .default_deadline_ms = r->o.request_timeout_s * 1000,
+        .boot_id = sl_random_u64(),
+        .tokenizer = r->tokenizer,
+        .context_length = r->model.context_length,
+        .model_digest = NULL, /* the nodes agree among themselves; the router reads the vocabulary only */
+        .exact = r->o.exact,
+        .metrics = r->metrics,
+    };
+    return sl_flow_open(&conf, flow, why);
+}
+
+static void open_api(struct router *r, struct sl_flow *flow)
+{
+    r->own_name = r->model.name;
+    bool named = r->o.served_model_name.n > 0;
+    const struct sl_api_conf conf = {
+        .flow = flow,
+        .tokenizer = r->tokenizer,
+        .template = r->template,
+        .template_source = r->vocab.chat_template,
+        .template_model = r->template_model,
+        .names = named ? (const char *const *)r->o.served_model_name.items : &r->own_name,
+        .n_names = named ? r->o.served_model_name.n : 1,
+        .root = r->model.name,
+        .context_length = r->model.context_length,
+        .keys = r->keys,
+        .cors_origins = &r->o.cors_origins,
+        .max_unread_bytes = r->o.max_unread_bytes,
+        .default_deadline_ms = r->o.request_timeout_s * 1000,
+        .metrics = r->metrics,
+    };
+    r->api = sl_api_open(&conf);
+}
+
+static enum sl_err open_http(struct router *r, struct sl_why *why)
+{
+    const struct sl_http_conf conf = {
+        .listen = r->o.listen,
+        .max_connections = r->o.max_connections,
+        .n_workers = r->o.api_threads,
+        .max_waiting = r->o.max_waiting,
+        .max_body_bytes = r->o.max_body_bytes,
+        .max_unread_bytes = r->o.max_unread_bytes,
+        .receive_timeout_s = r->o.receive_timeout_s,
+        .idle_timeout_s = r->o.idle_timeout_s,
+        .check = sl_api_check,
+        .handle = sl_api_handle,
+        .arg = r->api,
+        .metrics = r->metrics,
+    };
+    return sl_http_server_open(&conf, &r->http, why);
+}
+
+static enum sl_err start(struct router *r, struct sl_why *why)
+{
+    bool is_public;
+    struct sl_flow *flow;
+    enum sl_err err = sl_http_listen_is_public(r->o.listen, &is_public, why);
+    if (!err && r->o.api_key_file)
+        err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
+    if (!err && open_model(r, why) != SL_OK)
+        err = SL_ECONFIG; /* whatever is wrong with the file, a restart does not help */
+    if (err)
+        return err;
+    raise_file_limit(r->o.max_connections);
+    r->metrics = sl_metrics_new();
+    err = open_flow(r, &flow, why);
+    if (err)
+        return err;
+    open_api(r, flow);
+    err = open_http(r, why);
+    if (err)
+        return err;
+    if (is_public && !r->keys)
+        SL_WARN(
+            "other machines can reach this router and no API key is asked for; set api_key_file listen=%s",
+            r->o.listen);
+    SL_INFO("router ready listen=%s port=%u model=%s context=%u mode=%s keys=%s", r->o.listen,
+            sl_http_server_port(r->http), r->model.name, r->model.context_length, mode_words[r->o.mode],
+            r->keys ? "yes" : "no");
+    return SL_OK;
+}
+
+/* True when a stop signal came within wait_ms (-1 = wait for one). */
+static bool stop_asked(int signal_fd, int wait_ms)
+{
+    struct pollfd p = {.fd = signal_fd, .events = POLLIN};
+    struct signalfd_siginfo info;
+    if (poll(&p, 1, wait_ms) != 1)
+        return false;
+    return read(signal_fd, &info, sizeof info) == (ssize_t)sizeof info;
+}
+
+static void drain(struct router *r, int signal_fd)
+{
+    uint64_t until_ms = sl_now_ms() + (uint64_t)r->o.drain_timeout_s * 1000;
+    uint32_t open_requests;
+    sl_api_drain(r->api, &open_requests);
+    SL_INFO("stopping: new requests are refused open_requests=%u drain_timeout_s=%u", open_requests,
+            r->o.drain_timeout_s);
+    while (open_requests > 0 && sl_now_ms() < until_ms && !stop_asked(signal_fd, DRAIN_POLL_MS))
+        sl_api_drain(r->api, &open_requests);
+    if (open_requests > 0)
+        SL_WARN("requests are ended by the stop open_requests=%u", open_requests);
+}
+
+/* Takes a router that is half started too. */
+static void stop(struct router *r)
+{
+    if (r->api)
+        sl_api_close_flow(r->api);
+    if (r->http)
+        sl_http_server_wait_idle(r->http, LAST_BYTES_MS);
+    sl_http_server_close(r->http);
+    sl_api_close(r->api);
+    sl_metrics_free(r->metrics);
+    sl_template_free(r->template);
+    json_decref(r->template_model);
+    sl_tokenizer_close(r->tokenizer);
+    sl_vocab_src_fini(&r->vocab);
+    sl_api_keys_free(r->keys);
+    sl_conf_fini(table, &r->o);
+}
+
+static void help(void)
+{
+    printf("usage: sluice-router [--config FILE] [--key value]...\n"
+           "The front of a Sluice cluster: OpenAI API in, placement of each request on prefill and decode "
+           "nodes.\n\n"
+           "A first run:   sluice-router --model model.gguf --admin-url ipc:///tmp/router.sock\n"
+           "and on the same machine:  sluice-decode --routers tcp://127.0.0.1:7100 --model model.gguf\n\n"
+           "  --help, --version, --example-config\n");
+    sl_conf_help(table, stdout);
+}
+
+/* Options that print something and end; false = go on. */
+static bool only_print(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            help();
+        else if (strcmp(argv[i], "--version") == 0)
+            printf("sluice-router %s\n", SLUICE_VERSION);
+        else if (strcmp(argv[i], "--example-config") == 0)
+            sl_conf_example(table, "sluice-router: the front of a Sluice cluster", stdout);
+        else
+            continue;
+        return true;
+    }
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    struct router r = {0};
+    struct sl_why why = {0};
+    enum sl_log_level level;
+    sigset_t stop_signals;
+    if (only_print(argc, argv))
+        return 0;
+    sigemptyset(&stop_signals);
+    sigaddset(&stop_signals, SIGTERM);
+    sigaddset(&stop_signals, SIGINT);
+    sigprocmask(SIG_BLOCK, &stop_signals, NULL); /* before any thread */
+    signal(SIGPIPE, SIG_IGN);
+    int signal_fd = signalfd(-1, &stop_signals, SFD_CLOEXEC);
+    if (signal_fd < 0) {
+        SL_ERROR("signals cannot be received errno=%d", errno);
+        return 1;
+    }
+    sl_vocab_src_init(&r.vocab);
+    enum sl_err err = sl_conf_load(table, sl_conf_file_arg(argc, argv), argc, argv, &r.o, &why);
+    if (!err && sl_log_level_parse(r.o.log_level, &level) == SL_OK)
+        sl_log_set_level(level);
+    else if (!err)
+        err = sl_why_set(&why, SL_ECONFIG, "log_level is \"%s\"; expected error, warn, info, debug or trace",
+                         r.o.log_level);
+    if (!err)
+        err = start(&r, &why);
+    if (err) {
+        SL_ERROR("%s", why.text);
+        stop(&r);
+        return sl_err_class(err) == SL_CLASS_BAD_INPUT ? SL_EXIT_CONFIG : 1;
+    }
+    notify("READY=1");
+    stop_asked(signal_fd, -1);
+    notify("STOPPING=1");
+    drain(&r, signal_fd);
+    stop(&r);
+    SL_INFO("router stopped");
+    return 0;
+}

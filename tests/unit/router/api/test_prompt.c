@@ -1,0 +1,242 @@
+/* Messages to template, text to tokens, limits. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "router/api/chat_messages.h"
+#include "router/api/prompt.h"
+#include "tests/unit/router/api/tiny_vocab.h"
+
+static struct sl_tokenizer *tok;
+static struct sl_template *template;
+static const char *const names[] = {"m"};
+
+struct made {
+    struct sl_arena *arena;
+    struct sl_gen_req *req;
+    json_t *body;
+    struct sl_oai_request r;
+    struct sl_fault fault;
+    bool ok;
+};
+
+static void make(bool chat, uint32_t context, const char *text, struct made *m)
+{
+    static const uint32_t eog[] = {TINY_IM_END};
+    const struct sl_oai_model model = {names, 1, TINY_N_VOCAB, context, eog, 1};
+    const struct sl_prompt_conf conf = {.tokenizer = tok, .template = template, .context_length = context};
+    memset(m, 0, sizeof *m);
+    m->arena = sl_arena_new(8 << 20);
+    m->req = sl_arena_alloc(m->arena, sizeof *m->req);
+    m->req->arena = m->arena;
+    m->body = sl_json_body(text, strlen(text), &m->fault);
+    m->ok = m->body && sl_oai_parse(&model, chat, m->body, m->req, &m->r, &m->fault) &&
+            sl_prompt_make(&conf, &m->r, &m->fault);
+}
+
+static void finish(struct made *m)
+{
+    json_decref(m->body);
+    sl_arena_free(m->arena);
+}
+
+static void chat_is_templated_and_user_text_never_becomes_a_control_token(void **state)
+{
+    struct made m;
+    (void)state;
+    make(true, 256, "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}]}", &m);
+    assert_true(m.ok);
+    int controls = 0;
+    for (uint32_t i = 0; i < m.req->n_tokens; i++)
+        controls += m.req->tokens[i] >= 256;
+    assert_int_equal(controls, 3); /* start, end, start of the answer: the template's own */
+    assert_int_equal(m.req->tokens[0], TINY_IM_START);
+    /* 1 + "user\n" 5 + 10 bytes of text + 1 + "\n" 1 + 1 + "assistant\n" 10 */
+    assert_int_equal(m.req->n_tokens, 29);
+    assert_int_equal(m.req->sampling.max_tokens, 256 - 29);
+    finish(&m);
+}
+
+static void parts_equal_the_plain_string(void **state)
+{
+    struct made a, b;
+    (void)state;
+    make(true, 256, "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}]}", &a);
+    make(true, 256,
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+         "\"text\",\"text\":\"b\"}]}]}",
+         &b);
+    assert_true(a.ok && b.ok);
+    assert_int_equal(a.req->n_tokens, b.req->n_tokens);
+    assert_memory_equal(a.req->tokens, b.req->tokens, a.req->n_tokens * sizeof *a.req->tokens);
+    finish(&a);
+    finish(&b);
+}
+
+static void continued_message_ends_the_prompt(void **state)
+{
+    struct made m;
+    (void)state;
+    make(true, 256,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"One "
+         "two\"}],\"continue_final_message\":true}",
+         &m);
+    assert_true(m.ok);
+    assert_int_equal(m.req->tokens[m.req->n_tokens - 1], 'o');
+    assert_int_equal(m.req->tokens[m.req->n_tokens - 2], 'w');
+    finish(&m);
+}
+
+static void bad_messages_are_refused_with_their_place(void **state)
+{
+    static const struct {
+        const char *messages, *param;
+    } cases[] = {
+        {"[123]", "messages[0]"},
+        {"[{}]", "messages[0].role"},
+        {"[{\"role\":123,\"content\":\"x\"}]", "messages[0].role"},
+        {"[{\"role\":\"king\",\"content\":\"x\"}]", "messages[0].role"},
+        {"[{\"role\":\"user\",\"content\":123}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":null}]", "messages[0].content"},
+        {"[{\"role\":\"assistant\",\"content\":null}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":\"x\"},{}]", "messages[1].role"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":[5]}]", "messages[0].content"},
+        {"[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+         "\"arguments\":\"{\"}}]}]",
+         "messages[0].tool_calls"},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct made m;
+        struct sl_buf body;
+        sl_buf_init(&body, 4096);
+        sl_buf_printf(&body, "{\"messages\":%s}", cases[i].messages);
+        make(true, 256, body.data, &m);
+        if (m.ok || strcmp(m.fault.param, cases[i].param) != 0)
+            fail_msg("%s: ok=%d param=%s message=%s", cases[i].messages, m.ok, m.fault.param,
+                     m.fault.message);
+        finish(&m);
+        sl_buf_fini(&body);
+    }
+}
+
+static void tool_arguments_become_an_object_and_developer_becomes_system(void **state)
+{
+    struct sl_fault fault = {0};
+    json_t *in = json_loads(
+        "[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"
+        "[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]}]",
+        0, NULL);
+    (void)state;
+    json_t *out = sl_chat_messages(in, false, &fault);
+    assert_non_null(out);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(out, 0), "role")), "system");
+    json_t *function =
+        json_object_get(json_array_get(json_object_get(json_array_get(out, 1), "tool_calls"), 0), "function");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(function, "arguments"), "a")), 1);
+    assert_true(json_is_string(json_object_get(
+        json_object_get(json_array_get(json_object_get(json_array_get(in, 1), "tool_calls"), 0), "function"),
+        "arguments")));
+    json_decref(out);
+    out = sl_chat_messages(in, true, &fault);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(out, 0), "role")), "developer");
+    json_decref(out);
+    json_decref(in);
+}
+
+static void prompt_that_does_not_fit_is_refused_with_both_numbers(void **state)
+{
+    static const struct {
+        uint32_t context;
+        const char *body, *extra, *param;
+    } cases[] = {
+        {8, "{\"prompt\":\"12345678\"}", "\"n_prompt_tokens\":8,\"n_ctx\":8", "prompt"},
+        {8, "{\"prompt\":\"123456789\"}", "\"n_prompt_tokens\":9,\"n_ctx\":8", "prompt"},
+        {8, "{\"prompt\":\"1234567\",\"max_tokens\":2}", "\"n_prompt_tokens\":7,\"n_ctx\":8", "max_tokens"},
+        {8, "{\"prompt\":[1,2,3,4,5,6,7,8]}", "\"n_prompt_tokens\":8,\"n_ctx\":8", "prompt"},
+    };
+    struct made m;
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        make(false, cases[i].context, cases[i].body, &m);
+        assert_false(m.ok);
+        assert_int_equal(m.fault.err, SL_EINVAL);
+        assert_string_equal(m.fault.extra, cases[i].extra);
+        assert_string_equal(m.fault.param, cases[i].param);
+        finish(&m);
+    }
+    make(false, 8, "{\"prompt\":\"1234567\"}", &m); /* the default of 16 is cut to what is left */
+    assert_true(m.ok);
+    assert_int_equal(m.req->sampling.max_tokens, 1);
+    finish(&m);
+    make(false, 8, "{\"prompt\":\"12345678\",\"echo\":true,\"max_tokens\":0}", &m);
+    assert_true(m.ok);
+    finish(&m);
+}
+
+static void truncation_keeps_the_end(void **state)
+{
+    struct made m;
+    (void)state;
+    make(false, 64, "{\"prompt\":\"abcdef\",\"truncate_prompt_tokens\":2}", &m);
+    assert_true(m.ok);
+    assert_int_equal(m.req->n_tokens, 2);
+    assert_int_equal(m.req->tokens[0], 'e');
+    finish(&m);
+    make(false, 8, "{\"prompt\":\"abcdefghijklmnop\",\"truncate_prompt_tokens\":-1,\"max_tokens\":3}", &m);
+    assert_true(m.ok);
+    assert_int_equal(m.req->n_tokens, 5);
+    assert_int_equal(m.req->tokens[4], 'p');
+    finish(&m);
+}
+
+static void special_tokens_in_a_completion_need_to_be_asked_for(void **state)
+{
+    struct made m;
+    (void)state;
+    make(false, 64, "{\"prompt\":\"<|im_end|>\"}", &m);
+    assert_int_equal(m.req->n_tokens, 10);
+    finish(&m);
+    make(false, 64, "{\"prompt\":\"<|im_end|>\",\"parse_special\":true}", &m);
+    assert_int_equal(m.req->n_tokens, 1);
+    assert_int_equal(m.req->tokens[0], TINY_IM_END);
+    finish(&m);
+}
+
+static int open_all(void **state)
+{
+    struct sl_why why = {0};
+    (void)state;
+    tok = tiny_tokenizer();
+    return sl_template_compile(tiny_template, strlen(tiny_template), &template, &why) == SL_OK ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    sl_template_free(template);
+    sl_tokenizer_close(tok);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chat_is_templated_and_user_text_never_becomes_a_control_token),
+        cmocka_unit_test(parts_equal_the_plain_string),
+        cmocka_unit_test(continued_message_ends_the_prompt),
+        cmocka_unit_test(bad_messages_are_refused_with_their_place),
+        cmocka_unit_test(tool_arguments_become_an_object_and_developer_becomes_system),
+        cmocka_unit_test(prompt_that_does_not_fit_is_refused_with_both_numbers),
+        cmocka_unit_test(truncation_keeps_the_end),
+        cmocka_unit_test(special_tokens_in_a_completion_need_to_be_asked_for),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

@@ -1,0 +1,505 @@
+/* The server over loopback: answers, streams, limits, clients that leave. No test waits for a time; reads
+ * give up after seconds. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/base/mem.h"
+#include "router/http/http_error.h"
+#include "router/http/http_server.h"
+#include "tests/unit/router/http_client.h"
+
+#define N_FRAMES 200
+
+/* What the handler does is in the path. */
+struct rig {
+    struct sl_http_server *server;
+    struct sl_metrics *metrics;
+    uint16_t port;
+    sem_t hold;           /* /hold waits here on the worker */
+    sem_t closed;         /* posted by each closed() */
+    _Atomic int complete; /* the last closed()'s */
+    _Atomic int holding;
+};
+
+struct stream {
+    struct rig *rig;
+    struct sl_http_call *call;
+    _Atomic int ready; /* frames made by the producer */
+    int written;
+    bool begun, flood, over;
+    pthread_t producer;
+};
+
+static void *produce(void *arg)
+{
+    struct stream *s = arg;
+    struct sl_http_call *call = s->call;
+    for (int i = 0; i < N_FRAMES; i++) {
+        atomic_fetch_add(&s->ready, 1);
+        sl_http_wake(call);
+    }
+    sl_http_unref(call);
+    return NULL;
+}
+
+static void stream_wake(void *arg)
+{
+    static char block[8192];
+    struct stream *s = arg;
+    if (!s->begun)
+        sl_http_stream_begin(s->call, "text/event-stream");
+    s->begun = true;
+    while (s->flood && !s->over)
+        if (!sl_http_stream_write(s->call, block, sizeof block)) {
+            s->over = true;
+            sl_http_cut(s->call);
+        }
+    while (!s->flood && s->written < atomic_load(&s->ready)) {
+        char frame[32];
+        int n = snprintf(frame, sizeof frame, "data: %d\n\n", s->written++);
+        assert_true(sl_http_stream_write(s->call, frame, (size_t)n));
+        if (s->written == N_FRAMES)
+            sl_http_stream_end(s->call);
+    }
+}
+
+static void stream_closed(void *arg, bool complete)
+{
+    struct stream *s = arg;
+    struct rig *rig = s->rig;
+    if (s->producer)
+        pthread_join(s->producer, NULL);
+    sl_http_unref(s->call);
+    sl_free(s);
+    atomic_store(&rig->complete, complete);
+    sem_post(&rig->closed);
+}
+
+static void handle_stream(struct rig *rig, struct sl_http_call *c, const char *path)
+{
+    struct stream *s = sl_xcalloc(1, sizeof *s);
+    s->rig = rig;
+    s->call = c;
+    s->flood = strcmp(path, "/flood") == 0;
+    sl_http_ref(c);
+    sl_http_attach(c, &(struct sl_http_owner){stream_wake, stream_closed, s});
+    if (strcmp(path, "/stream") == 0) {
+        sl_http_ref(c);
+        assert_int_equal(pthread_create(&s->producer, NULL, produce, s), 0);
+    } else if (s->flood) {
+        sl_http_wake(c);
+    } /* else /silent: nothing ever comes */
+}
+
+static enum sl_http_where check(void *arg, struct sl_http_call *c)
+{
+    const char *path = sl_http_path(c);
+    (void)arg;
+    if (strcmp(path, "/refused") == 0)
+        sl_http_answer_error(c, &(struct sl_http_error){.err = SL_EDENIED});
+    return strcmp(path, "/here") == 0 ? SL_HTTP_HERE : SL_HTTP_ON_WORKER;
+}
+
+static void handle(void *arg, struct sl_http_call *c)
+{
+    struct rig *rig = arg;
+    const char *path = sl_http_path(c), *bytes;
+    size_t n;
+    struct sl_buf body;
+    if (strcmp(path, "/stream") == 0 || strcmp(path, "/silent") == 0 || strcmp(path, "/flood") == 0) {
+        handle_stream(rig, c, path);
+        return;
+    }
+    if (strcmp(path, "/hold") == 0) {
+        atomic_fetch_add(&rig->holding, 1);
+        sem_wait(&rig->hold);
+    }
+    sl_http_body(c, &bytes, &n);
+    sl_buf_init(&body, 1 << 24);
+    sl_buf_printf(&body, "%s:", sl_http_method(c));
+    sl_buf_append(&body, bytes, n);
+    sl_http_answer(c, 200, "text/plain", &body);
+    sl_buf_fini(&body);
+}
+
+static void open_rig(struct rig *rig, struct sl_http_conf *conf)
+{
+    struct sl_why why = {0};
+    memset(rig, 0, sizeof *rig);
+    sem_init(&rig->hold, 0, 0);
+    sem_init(&rig->closed, 0, 0);
+    rig->metrics = sl_metrics_new();
+    conf->listen = "127.0.0.1:0";
+    conf->n_workers = conf->n_workers ? conf->n_workers : 1;
+    conf->max_waiting = conf->max_waiting ? conf->max_waiting : 64;
+    conf->max_connections = conf->max_connections ? conf->max_connections : 600;
+    conf->max_body_bytes = 100000;
+    conf->max_unread_bytes = 100000;
+    conf->receive_timeout_s = conf->receive_timeout_s ? conf->receive_timeout_s : 30;
+    conf->idle_timeout_s = 60;
+    conf->check = check;
+    conf->handle = handle;
+    conf->arg = rig;
+    conf->metrics = rig->metrics;
+    if (sl_http_server_open(conf, &rig->server, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    rig->port = sl_http_server_port(rig->server);
+}
+
+static void close_rig(struct rig *rig)
+{
+    sl_http_server_close(rig->server);
+    sl_metrics_free(rig->metrics);
+    sem_destroy(&rig->hold);
+    sem_destroy(&rig->closed);
+}
+
+static void requests_on_one_connection_are_answered_with_their_ids(void **state)
+{
+    static const char *const paths[] = {"/here", "/worker"};
+    struct rig rig;
+    struct http_client c;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&c, rig.port);
+    for (int i = 0; i < 6; i++) {
+        struct http_reply r;
+        http_request(&c, i % 3 ? "POST" : "GET", paths[i % 2], i & 1 ? "X-Request-Id: mine\r\n" : "",
+                     i % 3 ? "some bytes" : NULL);
+        http_read(&c, &r);
+        assert_int_equal(r.status, 200);
+        assert_string_equal(r.body, i % 3 ? "POST:some bytes" : "GET:");
+        assert_string_equal(http_reply_header(&r, "Content-Type"), "text/plain");
+        const char *id = http_reply_header(&r, "X-Request-Id");
+        assert_int_equal(strncmp(id, i & 1 ? "mine" : "req-", 4), 0);
+        http_reply_fini(&r);
+    }
+    http_close(&c);
+    close_rig(&rig);
+}
+
+static void body_over_the_limit_is_413_and_the_server_goes_on(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    struct http_reply r;
+    char *big = sl_xalloc(200001);
+    (void)state;
+    memset(big, 'x', 200000);
+    big[200000] = '\0';
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&c, rig.port);
+    http_request(&c, "POST", "/worker", "", big); /* told by Content-Length */
+    http_read(&c, &r);
+    assert_int_equal(r.status, 413);
+    assert_non_null(strstr(r.body, "\"type\":\"RequestTooLargeError\""));
+    http_reply_fini(&r);
+    http_request(&c, "POST", "/worker", "Transfer-Encoding: chunked\r\n",
+                 NULL); /* found out while it comes */
+    http_send(&c, "30d40\r\n", 7);
+    http_send(&c, big, 200000);
+    http_send(&c, "\r\n0\r\n\r\n", 7);
+    http_read(&c, &r);
+    assert_int_equal(r.status, 413);
+    http_reply_fini(&r);
+    http_close(&c);
+    http_connect(&c, rig.port);
+    http_request(&c, "POST", "/worker", "Expect: 100-continue\r\nContent-Length: 200000\r\n",
+                 NULL); /* never sent */
+    http_read(&c, &r);
+    assert_int_equal(r.status, 413);
+    http_reply_fini(&r);
+    http_close(&c);
+    http_once(rig.port, "POST", "/worker", "", "ok", &r);
+    assert_string_equal(r.body, "POST:ok");
+    http_reply_fini(&r);
+    close_rig(&rig);
+    sl_free(big);
+}
+
+static void answer_known_at_the_headers_comes_after_the_body(void **state)
+{
+    struct rig rig;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_once(rig.port, "POST", "/refused", "", "a body nobody reads", &r);
+    assert_int_equal(r.status, 401);
+    assert_string_equal(http_reply_header(&r, "WWW-Authenticate"), "Bearer");
+    http_reply_fini(&r);
+    close_rig(&rig);
+}
+
+static void malformed_requests_do_not_hurt(void **state)
+{
+    static const char *const bad[] = {
+        "\r\n\r\n",
+        "GET\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+        "POST /worker HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        "POST /worker HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        "POST /worker HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "GET /here HTTP/1.1\r\nbroken header\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r\n"};
+    struct rig rig;
+    struct http_client c;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    for (size_t i = 0; i < SL_COUNTOF(bad); i++) {
+        http_connect(&c, rig.port);
+        http_send(&c, bad[i], strlen(bad[i]));
+        shutdown(c.fd, SHUT_WR);
+        http_read(&c, &r);
+        if (r.status != 0 && (r.status < 400 || r.status > 599))
+            fail_msg("case %zu answered %d", i, r.status);
+        http_reply_fini(&r);
+        http_close(&c);
+    }
+    char *header = sl_xalloc(100001);
+    memset(header, 'h', 100000);
+    header[100000] = '\0';
+    http_connect(&c, rig.port);
+    http_send(&c, "GET /here HTTP/1.1\r\nHost: x\r\nX-Long: ", 37);
+    http_send(&c, header, 100000);
+    http_send(&c, "\r\n\r\n", 4);
+    http_read(&c, &r);
+    assert_true(r.status == 431 || r.status == 0);
+    http_reply_fini(&r);
+    http_close(&c);
+    sl_free(header);
+    http_once(rig.port, "GET", "/here", "", NULL, &r);
+    assert_int_equal(r.status, 200);
+    http_reply_fini(&r);
+    assert_true(sl_http_server_wait_idle(rig.server, 5000));
+    close_rig(&rig);
+}
+
+static void request_that_never_ends_is_408(void **state)
+{
+    struct rig rig;
+    struct http_client c, fresh;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.receive_timeout_s = 1});
+    http_connect(&c, rig.port);
+    http_connect(&fresh, rig.port); /* says nothing at all: just closed */
+    http_send(&c, "POST /worker HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf", 57);
+    http_read(&c, &r);
+    assert_int_equal(r.status, 408);
+    assert_true(r.complete);
+    assert_non_null(strstr(r.body, "RequestTimeoutError"));
+    http_reply_fini(&r);
+    http_read(&fresh, &r);
+    assert_int_equal(r.status, 0);
+    http_reply_fini(&r);
+    http_close(&c);
+    http_close(&fresh);
+    close_rig(&rig);
+}
+
+static void connection_over_the_limit_is_503(void **state)
+{
+    struct rig rig;
+    struct http_client a, b;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.max_connections = 1});
+    http_connect(&a, rig.port);
+    http_request(&a, "GET", "/here", "", NULL);
+    http_read(&a, &r);
+    assert_int_equal(r.status, 200);
+    http_reply_fini(&r);
+    http_connect(&b, rig.port);
+    http_request(&b, "GET", "/here", "", NULL);
+    http_read(&b, &r);
+    assert_int_equal(r.status, 503);
+    assert_non_null(http_reply_header(&r, "Retry-After"));
+    http_reply_fini(&r);
+    http_close(&a);
+    http_close(&b);
+    close_rig(&rig);
+}
+
+static void full_worker_queue_is_429(void **state)
+{
+    struct rig rig;
+    struct http_client held[3];
+    struct http_reply r;
+    int refused = 0;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.max_waiting = 1});
+    for (int i = 0; i < 3; i++) { /* one in the worker, two wait */
+        http_connect(&held[i], rig.port);
+        http_request(&held[i], "GET", "/hold", "", NULL);
+        while (i == 0 && atomic_load(&rig.holding) == 0)
+            sched_yield();
+    }
+    for (int i = 0; i < 3; i++) {
+        http_once(rig.port, "GET", "/here", "", NULL,
+                  &r); /* the http thread has taken what was sent before */
+        http_reply_fini(&r);
+    }
+    struct http_client late;
+    http_connect(&late, rig.port);
+    http_request(&late, "GET", "/worker", "", NULL);
+    http_read(&late, &r);
+    refused += r.status == 429;
+    http_reply_fini(&r);
+    http_close(&late);
+    assert_int_equal(refused, 1);
+    for (int i = 0; i < 3; i++)
+        sem_post(&rig.hold);
+    for (int i = 0; i < 3; i++) {
+        http_read(&held[i], &r);
+        assert_int_equal(r.status, 200);
+        http_reply_fini(&r);
+        http_close(&held[i]);
+    }
+    close_rig(&rig);
+}
+
+static void stream_keeps_order_and_the_connection(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&c, rig.port);
+    for (int round = 0; round < 3; round++) {
+        http_request(&c, "GET", "/stream", "", NULL);
+        http_read(&c, &r);
+        assert_int_equal(r.status, 200);
+        assert_true(r.complete);
+        assert_string_equal(http_reply_header(&r, "Cache-Control"), "no-cache");
+        const char *at = r.body;
+        for (int i = 0; i < N_FRAMES; i++) {
+            char frame[32];
+            int n = snprintf(frame, sizeof frame, "data: %d\n\n", i);
+            assert_int_equal(strncmp(at, frame, (size_t)n), 0);
+            at += n;
+        }
+        assert_int_equal(*at, 0);
+        http_reply_fini(&r);
+        sem_wait(&rig.closed);
+        assert_int_equal(atomic_load(&rig.complete), 1);
+    }
+    http_close(&c);
+    close_rig(&rig);
+}
+
+static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&c, rig.port);
+    http_request(&c, "GET", "/silent", "", NULL);
+    http_close(&c);
+    sem_wait(&rig.closed);
+    assert_int_equal(atomic_load(&rig.complete), 0);
+    http_connect(&c, rig.port); /* the same while a worker is at it: dealt with when the worker is done */
+    http_request(&c, "GET", "/hold", "", NULL);
+    while (atomic_load(&rig.holding) == 0)
+        sched_yield();
+    http_close(&c);
+    sem_post(&rig.hold);
+    assert_true(sl_http_server_wait_idle(rig.server, 5000));
+    close_rig(&rig);
+}
+
+static void reader_that_does_not_read_is_cut(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&c, rig.port);
+    http_request(&c, "GET", "/flood", "", NULL);
+    sem_wait(&rig.closed);
+    assert_int_equal(atomic_load(&rig.complete), 0);
+    http_read(&c, &r);
+    assert_false(r.complete);
+    http_reply_fini(&r);
+    http_close(&c);
+    close_rig(&rig);
+}
+
+static void many_connections_at_once_are_all_answered(void **state)
+{
+    enum { N = 256 }; /* the library's own epoll thread stalls at 128 and at 256 */
+    static struct http_client c[N];
+    struct rig rig;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    for (int i = 0; i < N; i++)
+        http_connect(&c[i], rig.port);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < N; i++)
+            http_request(&c[i], "GET", round & 1 ? "/worker" : "/here", "", NULL);
+        for (int i = 0; i < N; i++) {
+            struct http_reply r;
+            http_read(&c[i], &r);
+            assert_true(r.status == 200 || r.status == 429);
+            http_reply_fini(&r);
+        }
+    }
+    for (int i = 0; i < N; i++)
+        http_close(&c[i]);
+    close_rig(&rig);
+}
+
+static void close_ends_what_is_open(void **state)
+{
+    struct rig rig;
+    struct http_client c, idle;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&idle, rig.port);
+    http_connect(&c, rig.port);
+    http_request(&c, "GET", "/silent", "", NULL);
+    while (sl_http_server_open_calls(rig.server) == 0)
+        sched_yield();
+    assert_false(sl_http_server_wait_idle(rig.server, 10));
+    sl_http_server_close(rig.server);
+    http_read(&c, &r);
+    assert_false(r.complete);
+    http_reply_fini(&r);
+    http_close(&c);
+    http_close(&idle);
+    sl_metrics_free(rig.metrics);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(requests_on_one_connection_are_answered_with_their_ids),
+        cmocka_unit_test(body_over_the_limit_is_413_and_the_server_goes_on),
+        cmocka_unit_test(answer_known_at_the_headers_comes_after_the_body),
+        cmocka_unit_test(malformed_requests_do_not_hurt),
+        cmocka_unit_test(request_that_never_ends_is_408),
+        cmocka_unit_test(connection_over_the_limit_is_503),
+        cmocka_unit_test(full_worker_queue_is_429),
+        cmocka_unit_test(stream_keeps_order_and_the_connection),
+        cmocka_unit_test(client_that_leaves_is_noticed_while_nothing_is_sent),
+        cmocka_unit_test(reader_that_does_not_read_is_cut),
+        cmocka_unit_test(many_connections_at_once_are_all_answered),
+        cmocka_unit_test(close_ends_what_is_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
