@@ -19,10 +19,10 @@
 #include "common/text/span.h"
 
 #define SL_TEMPLATE_MAX_SOURCE_BYTES (1u << 20)
-#define SL_TEMPLATE_MAX_NESTING      100       /* blocks and expressions inside each other in the source */
-#define SL_TEMPLATE_MAX_CALLS        100       /* macros inside each other, recursive loops */
-#define SL_TEMPLATE_MAX_DATA_DEPTH   100       /* lists and objects inside each other */
-#define SL_TEMPLATE_MAX_STEPS        10000000u /* evaluation steps, and bytes handled / 16: under a second */
+#define SL_TEMPLATE_MAX_NESTING      100  /* blocks and expressions inside each other in the source */
+#define SL_TEMPLATE_MAX_DEPTH        1000 /* evaluations inside each other: macros, recursive loops, data */
+#define SL_TEMPLATE_MAX_DATA_DEPTH   100  /* lists and objects inside each other in the request */
+#define SL_TEMPLATE_MAX_STEPS        10000000u /* evaluations, and 16 bytes handled each: about a second */
 #define SL_TEMPLATE_MAX_RANGE        100000    /* as Jinja's sandbox */
 #define SL_TEMPLATE_MAX_MEMORY       (256u << 20)
 
