@@ -2,9 +2,11 @@
 #include "common/node/node_conf.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -70,8 +72,8 @@ const struct sl_conf_opt sl_node_opts[] = {
      NULL},
     {"peer_dead_ms", SL_CONF_U32, AT(peer_dead_ms), "3000", "silence after which a peer counts as dead", 30,
      600000, NULL},
-    {"peer_wait_ms", SL_CONF_U32, AT(peer_wait_ms), "30000", "longest wait for the other side of a transfer",
-     100, 3600000, NULL},
+    {"peer_wait_ms", SL_CONF_U32, AT(peer_wait_ms), "10000",
+     "longest wait for the other side of a transfer to announce itself", 100, 3600000, NULL},
     {"heartbeat_ms", SL_CONF_U32, AT(heartbeat_ms), "0", "heartbeat to the routers; 0 = as the router says",
      0, 60000, NULL},
     {"router_dead_ms", SL_CONF_U32, AT(router_dead_ms), "0",
@@ -147,6 +149,9 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
     if (!c->model || !*c->model)
         return sl_why_set(why, SL_ECONFIG,
                           "no model is given; set model = FILE.gguf in the config file or --model");
+    if (access(c->model, R_OK) != 0)
+        return sl_why_set(why, SL_ECONFIG, "model is %.200s and cannot be read: %s", c->model,
+                          strerror(errno));
     if (c->routers.n == 0)
         return sl_why_set(why, SL_ECONFIG, "routers is empty; name at least one, as tcp://HOST:PORT");
     c->kv_dtype = dtype_values[c->kv_dtype_word];
