@@ -197,15 +197,17 @@ static bool has_twin(const struct sl_engine *e, const struct sl_seq *s)
 static uint32_t gather_prompts(struct sl_engine *e)
 {
     uint32_t n = 0;
-    SL_LIST_FOREACH(pos, &e->running)
+    SL_LIST_FOREACH_SAFE(pos, next, &e->running)
     {
         struct sl_seq *s = seq_at(pos);
         if (s->state != SL_SEQ_PREFILL)
             continue;
-        sl_seq_rematch(s);
-        if (has_twin(e, s))
-            continue;
         uint32_t goal = sl_seq_goal(s);
+        sl_seq_rematch(s);
+        if (s->computed == goal)
+            sl_seq_prompt_done(s);
+        if (s->state != SL_SEQ_PREFILL || has_twin(e, s))
+            continue;
         e->prompt_seqs[n] = s;
         e->prompts[n++] = (struct sl_plan_prompt){
             .history = s->computed,

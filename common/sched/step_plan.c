@@ -100,8 +100,10 @@ void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan
             s->tpot_target_ms > 0 ? s->tpot_target_ms : s->stretch * sl_cost_predict_ms(s->cost, &out->load);
     struct sl_step_load work = {.prompt_rows = WORK_ROWS};
     double ms_per_token = sl_cost_predict_ms(s->cost, &work) / WORK_ROWS;
-    for (uint32_t i = 0; i < s->n_prompts; i++)
+    for (uint32_t i = 0; i < s->n_prompts; i++) {
+        SL_ASSERT(s->prompts[i].remaining > 0);
         out->chunks[i] = (struct sl_plan_chunk){.prompt = i};
+    }
 
     while (out->n_chunks < s->n_prompts) {
         uint32_t rows = out->load.prompt_rows + out->load.decode_rows;

@@ -236,6 +236,41 @@ static void end_job(struct sl_engine *d, struct sl_engine *p, struct job *j)
     j->p = NULL;
 }
 
+static void tell_engine(const char *name, const struct sl_engine *e)
+{
+    struct sl_engine_stats s;
+    sl_engine_stats(e, &s);
+    print_message("%s: pages free %u evictable %u cached %u total %u, waiting %u running %u\n", name,
+                  s.free_pages, s.evictable_pages, s.cached_pages, s.total_pages, s.waiting, s.running);
+}
+
+static void tell_seq(const char *name, const struct sl_seq *s)
+{
+    struct sl_seq_view v;
+    if (!s)
+        return;
+    sl_seq_view(s, &v);
+    print_message("  %s %s tokens %u computed %u hit %u pages %u preemptions %u\n", name,
+                  sl_seq_state_name(v.state), v.n_tokens, v.computed_tokens, v.hit_tokens, v.n_pages,
+                  v.preemptions);
+}
+
+static void tell_states(const struct sl_engine *d, const struct sl_engine *p, const struct job *jobs,
+                        uint32_t n)
+{
+    tell_engine("D", d);
+    if (p)
+        tell_engine("P", p);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!jobs[i].d)
+            continue;
+        print_message("request %u: prompt %u max %u split %u copied %u lost %d\n", i, jobs[i].n_prompt,
+                      jobs[i].max_tokens, jobs[i].split, jobs[i].copied, jobs[i].lost);
+        tell_seq("d", jobs[i].d);
+        tell_seq("p", jobs[i].p);
+    }
+}
+
 void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32_t n)
 {
     uint32_t left = n, stalled = 0;
@@ -263,8 +298,10 @@ void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32
                 moved = true;
             }
         stalled = moved ? 0 : stalled + 1;
-        if (stalled > STALL_STEPS)
+        if (stalled > STALL_STEPS) {
+            tell_states(d, p, jobs, n);
             fail_msg("%u of %u requests do not end", left, n);
+        }
     }
     check_pages(d);
     if (p)

@@ -248,7 +248,7 @@ static void engine_page_size_does_not_show(void **state)
 static void engine_fastest_backend_equals_over_all_choices(void **state)
 {
     (void)state;
-    equal_on("portable", RANDOM_RUNS);
+    equal_on("auto", RANDOM_RUNS);
 }
 
 static void engine_portable_backend_equals_over_all_pairs(void **state)
