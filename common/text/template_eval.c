@@ -222,15 +222,18 @@ static void run_loop(struct cx *cx, const struct node *n, struct list *items, st
                      unsigned depth0)
 {
     struct loop *loop = sl_tpl_alloc(&cx->base, sizeof *loop);
+    bool finished = false;
     *loop = (struct loop){n, scope, items, 0, depth0, {.type = VAL_MISSING}};
     for (; loop->at < items->n; loop->at++) {
         struct scope *inner = new_scope(cx, scope);
         set_word(cx, inner, "loop", (struct val){.type = VAL_LOOP, .loop = loop});
         assign(cx, n->a, items->items[loop->at], inner);
-        if (run(cx, n->body, inner) == FLOW_BREAK)
+        enum flow flow = run(cx, n->body, inner);
+        if (flow == FLOW_BREAK)
             break;
+        finished = finished || flow == FLOW_ON;
     }
-    if (items->n == 0)
+    if (!finished) /* as Jinja has it: also when every round was cut short */
         run(cx, n->orelse, scope);
 }
 

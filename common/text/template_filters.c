@@ -368,8 +368,9 @@ FILTER(f_items)
 /* The attribute of each item that a filter asks for, or the item. */
 static struct val attribute_of(struct cx *cx, struct val item, struct val attribute)
 {
-    return attribute.type == VAL_MISSING || attribute.type == VAL_NONE ? item
-                                                                       : sl_tpl_get_path(cx, item, attribute);
+    return attribute.type == VAL_MISSING || attribute.type == VAL_NONE
+               ? item
+               : sl_tpl_get_path(cx, item, attribute, NULL);
 }
 
 FILTER(f_join)
@@ -575,9 +576,9 @@ FILTER(f_map)
         rest.n_pos--;
     }
     for (size_t i = 0; i < l->n; i++) {
-        struct val item = attribute ? sl_tpl_get_path(cx, l->items[i], *attribute)
-                                    : sl_tpl_call_builtin(cx, filter, l->items[i], &rest);
-        sl_tpl_list_add(cx, out, attribute && dflt && item.type == VAL_UNDEFINED ? *dflt : item);
+        sl_tpl_list_add(cx, out,
+                        attribute ? sl_tpl_get_path(cx, l->items[i], *attribute, dflt)
+                                  : sl_tpl_call_builtin(cx, filter, l->items[i], &rest));
     }
     return v;
 }

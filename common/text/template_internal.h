@@ -358,8 +358,8 @@ struct val sl_tpl_call_builtin(struct cx *cx, const struct builtin *b, struct va
                                const struct args *args);
 struct val sl_tpl_getattr(struct cx *cx, struct val obj, const struct str *name);
 struct val sl_tpl_getitem(struct cx *cx, struct val obj, struct val key);
-/* attribute="a.b.0" of filters. */
-struct val sl_tpl_get_path(struct cx *cx, struct val obj, struct val path);
+/* attribute="a.b.0" of filters; dflt (or NULL) stands in for each part that is undefined. */
+struct val sl_tpl_get_path(struct cx *cx, struct val obj, struct val path, const struct val *dflt);
 /* obj[start:stop:step], none where absent */
 struct val sl_tpl_slice(struct cx *cx, struct val obj, const struct val parts[3]);
 struct val sl_tpl_binary(struct cx *cx, enum op op, struct val a, struct val b);

@@ -75,10 +75,7 @@ static void split_space(struct cx *cx, const struct str *s, int64_t max, struct 
             return;
         size_t from = at;
         if (max >= 0 && out->n == (size_t)max) {
-            struct str rest = {.p = s->p + from, .n = s->n - from};
-            size_t start, end;
-            sl_tpl_strip(&rest, NULL, false, true, &start, &end);
-            sl_tpl_list_add(cx, out, sl_tpl_sub(cx, s, from, from + end));
+            sl_tpl_list_add(cx, out, sl_tpl_sub(cx, s, from, s->n));
             return;
         }
         while (at < s->n && !sl_tpl_is_space(sl_tpl_cp(s->p, at, s->n, &used)))

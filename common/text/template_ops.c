@@ -110,10 +110,12 @@ struct val sl_tpl_getitem(struct cx *cx, struct val obj, struct val key)
     return key.type == VAL_STR ? sl_tpl_getattr(cx, obj, key.s) : sl_tpl_undefined("the element");
 }
 
-struct val sl_tpl_get_path(struct cx *cx, struct val obj, struct val path)
+struct val sl_tpl_get_path(struct cx *cx, struct val obj, struct val path, const struct val *dflt)
 {
-    if (path.type != VAL_STR)
-        return sl_tpl_getitem(cx, obj, path);
+    if (path.type != VAL_STR) {
+        obj = sl_tpl_getitem(cx, obj, path);
+        return dflt && obj.type == VAL_UNDEFINED ? *dflt : obj;
+    }
     static const struct str dot = {.p = ".", .n = 1};
     for (size_t from = 0; from <= path.s->n;) {
         size_t to = sl_tpl_find(path.s, from, path.s->n, &dot);
@@ -127,6 +129,8 @@ struct val sl_tpl_get_path(struct cx *cx, struct val obj, struct val path)
             index = index * 10 + (path.s->p[i] - '0');
         }
         obj = sl_tpl_getitem(cx, obj, digits ? sl_tpl_int(index) : part);
+        if (dflt && obj.type == VAL_UNDEFINED)
+            obj = *dflt;
         from = to + 1;
     }
     return obj;
