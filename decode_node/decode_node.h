@@ -30,8 +30,7 @@ enum sl_err sl_grants_cancel(struct sl_leg *l, const char *why);
 
 /* token_out.c */
 void sl_token_out(struct sl_leg *l, const struct sl_engine_event *ev);
-/* The token that the prefill node sampled: kept, and told again in case the prefill node's own message was
- * lost. */
+/* The token that the prefill node sampled and told the router: kept here for Resync. */
 void sl_token_out_first(struct sl_leg *l, const struct sl_sampled *t);
 void sl_token_out_finished(struct sl_leg *l, enum sl_finish reason);
 

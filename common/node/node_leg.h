@@ -23,7 +23,7 @@ enum sl_leg_xfer { SL_LEG_XFER_NONE, SL_LEG_XFER_OPEN, SL_LEG_XFER_OVER };
 
 struct sl_leg_token {
     int32_t token;
-    float logprob;
+    float logprob; /* NaN = not known here */
     uint64_t logits_digest;
     uint32_t first_top, n_top; /* in the leg's arrays */
 };

@@ -6,7 +6,7 @@
  * behind it is shown by an empty batch at the next heartbeat. */
 #include "common/node/node_router.h"
 
-#include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -325,8 +325,8 @@ void sl_leg_token_event(const struct sl_leg *l, uint32_t at, Sluice__TokenEvent 
     out->index = l->first_index + at;
     out->token = t->token;
     if (l->n_logprobs >= 0) {
-        out->has_logprob = true;
-        out->logprob = t->logprob;
+        out->has_logprob = !isnan(t->logprob);
+        out->logprob = out->has_logprob ? t->logprob : 0;
         out->n_top_tokens = out->n_top_logprobs = t->n_top;
         out->top_tokens = t->n_top ? l->top_tokens + t->first_top : NULL;
         out->top_logprobs = t->n_top ? l->top_logprobs + t->first_top : NULL;

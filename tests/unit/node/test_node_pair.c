@@ -130,7 +130,7 @@ static void expect_same(const struct fake_request *a, const struct fake_request 
         assert_int_equal(a->tokens[from + i - a->first_index], b->tokens[from + i - b->first_index]);
         assert_true(a->digests[from + i - a->first_index] == b->digests[from + i - b->first_index]);
     }
-    assert_int_equal(b->n_different, 0);
+    assert_int_equal(b->n_duplicates, 0);
 }
 
 static void every_split_gives_the_same_tokens_and_moves_its_pages(void **state)
