@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/text/utf8.h"
 
@@ -45,10 +46,17 @@ struct sl_tokenizer *tiny_tokenizer(void)
         v.tokens[256 + i] = (struct sl_vocab_str){controls[i], (uint32_t)strlen(controls[i])};
         v.types[256 + i] = SL_TOKEN_CONTROL;
     }
+    static struct sl_vocab_str merge = {"~ ~", 3}; /* byte-level BPE needs one; no test text has it */
+    v.tokens[TINY_TILDES] = (struct sl_vocab_str){"~~", 2};
+    v.types[TINY_TILDES] = SL_TOKEN_NORMAL;
+    v.n_merges = 1;
+    v.merges = &merge;
     v.eos_id = TINY_IM_END;
     struct sl_tokenizer *t = NULL;
     struct sl_why why = {0};
     enum sl_err err = sl_tokenizer_open(&v, &t, &why);
+    if (err)
+        SL_ERROR("%s", why.text);
     SL_ASSERT(err == SL_OK);
     sl_vocab_src_fini(&v);
     return t;

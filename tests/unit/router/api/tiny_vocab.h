@@ -5,7 +5,7 @@
 
 #include "common/text/tokenizer.h"
 
-enum { TINY_IM_START = 256, TINY_IM_END, TINY_ENDOFTEXT, TINY_N_VOCAB };
+enum { TINY_IM_START = 256, TINY_IM_END, TINY_ENDOFTEXT, TINY_TILDES, TINY_N_VOCAB };
 
 struct sl_tokenizer *tiny_tokenizer(void);
 
