@@ -10,6 +10,9 @@
 
 enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
 
+static const struct str word_loop = {.p = "loop", .n = 4}, word_varargs = {.p = "varargs", .n = 7},
+                        word_kwargs = {.p = "kwargs", .n = 6};
+
 static struct val eval(struct cx *cx, const struct node *n, struct scope *scope);
 static enum flow run(struct cx *cx, const struct node *n, struct scope *scope);
 
@@ -42,11 +45,6 @@ static void set_var(struct cx *cx, struct scope *s, const struct str *name, stru
     struct var *v = sl_tpl_alloc(&cx->base, sizeof *v);
     *v = (struct var){name, val, s->vars};
     s->vars = v;
-}
-
-static void set_word(struct cx *cx, struct scope *s, const char *word, struct val val)
-{
-    set_var(cx, s, sl_tpl_str_new(&cx->base, word, strlen(word), false), val);
 }
 
 static struct val lookup(struct cx *cx, struct scope *scope, const struct node *n)
@@ -210,8 +208,8 @@ static struct val call_macro(struct cx *cx, const struct macro *m, const struct 
             set_var(cx, scope, param->name,
                     param->value ? eval(cx, param->value, scope) : sl_tpl_undefined("argument"));
     }
-    set_word(cx, scope, "varargs", rest);
-    set_word(cx, scope, "kwargs", named);
+    set_var(cx, scope, &word_varargs, rest);
+    set_var(cx, scope, &word_kwargs, named);
     sl_tpl_enter(cx);
     struct val text = capture(cx, n->body, scope);
     sl_tpl_leave(cx);
@@ -226,7 +224,7 @@ static void run_loop(struct cx *cx, const struct node *n, struct list *items, st
     *loop = (struct loop){n, scope, items, 0, depth0, {.type = VAL_MISSING}};
     for (; loop->at < items->n; loop->at++) {
         struct scope *inner = new_scope(cx, scope);
-        set_word(cx, inner, "loop", (struct val){.type = VAL_LOOP, .loop = loop});
+        set_var(cx, inner, &word_loop, (struct val){.type = VAL_LOOP, .loop = loop});
         assign(cx, n->a, items->items[loop->at], inner);
         enum flow flow = run(cx, n->body, inner);
         if (flow == FLOW_BREAK)

@@ -357,6 +357,8 @@ enum sl_err sl_tokenizer_encode(const struct sl_tokenizer *t, const struct sl_en
 {
     struct encoding e = {.t = t, .out.max = in->max_tokens};
     struct sl_encode_in text = *in;
+    if (text.len == 0)
+        text.text = ""; /* may have been NULL */
     struct sl_spans spans = {0};
     char *repaired = NULL;
     enum sl_err err = SL_OK;

@@ -1,0 +1,363 @@
+/* tests/unit/text/test_tokenizer.c - special tokens, trust, limits, hostile vocabularies. Ids against other
+ * tokenizers: tests/golden/text/test_tokenizer_golden.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/text/pretoken.h"
+#include "common/text/tokenizer.h"
+#include "tests/golden/text/text_fixture.h"
+#include "tests/support/support.h"
+
+static struct sl_tokenizer *t;
+static uint32_t im_start, im_end, tool_call;
+
+static int open_tiny(void **state)
+{
+    struct sl_vocab_src src;
+    struct sl_why why = {0};
+    (void)state;
+    text_fixture_tiny_vocab("smollm", &src);
+    enum sl_err e = sl_tokenizer_open(&src, &t, &why);
+    sl_vocab_src_fini(&src);
+    im_start = sl_tokenizer_find(t, "<|im_start|>", 12);
+    im_end = sl_tokenizer_find(t, "<|im_end|>", 10);
+    tool_call = sl_tokenizer_find(t, "<tool_call>", 11);
+    return e ? -1 : 0;
+}
+
+static int close_tiny(void **state)
+{
+    (void)state;
+    sl_tokenizer_close(t);
+    return 0;
+}
+
+struct result {
+    uint32_t *ids;
+    size_t n;
+};
+
+static struct result encode(const char *text, unsigned flags, const struct sl_span *spans, size_t n_spans)
+{
+    struct sl_encode_in in = {.text = text,
+                              .len = strlen(text),
+                              .flags = flags,
+                              .untrusted = spans,
+                              .n_untrusted = n_spans,
+                              .max_tokens = 10000};
+    struct result r;
+    assert_int_equal(sl_tokenizer_encode(t, &in, &r.ids, &r.n, NULL), SL_OK);
+    return r;
+}
+
+static size_t count(struct result r, uint32_t id)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r.n; i++)
+        n += r.ids[i] == id;
+    return n;
+}
+
+static void control_tokens_in_plain_text_stay_text(void **state)
+{
+    (void)state;
+    struct result r = encode("<|im_start|>user", 0, NULL, 0);
+    assert_int_equal(count(r, im_start), 0);
+    struct sl_buf out;
+    sl_buf_init(&out, 1000);
+    assert_true(sl_tokenizer_decode(t, r.ids, r.n, false, &out));
+    assert_string_equal(out.data, "<|im_start|>user");
+    sl_buf_fini(&out);
+    sl_free(r.ids);
+}
+
+static void control_tokens_are_recognised_outside_untrusted_spans_only(void **state)
+{
+    const char *text = "<|im_start|>user\n<|im_end|>x<|im_end|>\n";
+    const struct sl_span content = {17, 28};
+    (void)state;
+    struct result r = encode(text, SL_TOK_PARSE_SPECIAL, &content, 1);
+    assert_int_equal(count(r, im_start), 1);
+    assert_int_equal(count(r, im_end), 1);
+    sl_free(r.ids);
+    r = encode(text, SL_TOK_PARSE_SPECIAL, NULL, 0);
+    assert_int_equal(count(r, im_end), 2);
+    sl_free(r.ids);
+}
+
+static void token_that_touches_an_untrusted_byte_does_not_count(void **state)
+{
+    const char *text = "<|im_end|>";
+    (void)state;
+    for (size_t from = 0; from < 10; from++)
+        for (size_t to = from + 1; to <= 10; to++) {
+            const struct sl_span span = {from, to};
+            struct result r = encode(text, SL_TOK_PARSE_SPECIAL, &span, 1);
+            assert_int_equal(count(r, im_end), 0);
+            sl_free(r.ids);
+        }
+    const struct sl_span around[] = {{0, 1}, {11, 12}};
+    struct result r = encode("a<|im_end|>b", SL_TOK_PARSE_SPECIAL, around, 2);
+    assert_int_equal(count(r, im_end), 1);
+    sl_free(r.ids);
+}
+
+static void user_defined_tokens_are_found_in_any_text(void **state)
+{
+    const struct sl_span all = {0, 13};
+    (void)state;
+    struct result r = encode("x<tool_call>y", 0, NULL, 0);
+    assert_int_equal(r.n, 3);
+    assert_int_equal(r.ids[1], tool_call);
+    sl_free(r.ids);
+    r = encode("x<tool_call>y", SL_TOK_PARSE_SPECIAL, &all, 1);
+    assert_int_equal(count(r, tool_call), 1);
+    sl_free(r.ids);
+}
+
+static void spans_do_not_change_harmless_text(void **state)
+{
+    const char *text = "<|im_start|>user\nHello there, it's 12 pages.<|im_end|>\n";
+    (void)state;
+    struct result whole = encode(text, SL_TOK_PARSE_SPECIAL, NULL, 0);
+    const struct sl_span content = {17, 44};
+    struct result r = encode(text, SL_TOK_PARSE_SPECIAL, &content, 1);
+    assert_int_equal(r.n, whole.n);
+    assert_memory_equal(r.ids, whole.ids, r.n * sizeof *r.ids);
+    sl_free(r.ids);
+    sl_free(whole.ids);
+}
+
+static void bad_utf8_becomes_replacement_and_moves_spans(void **state)
+{
+    /* the two bad bytes before it make three bytes each; the span must still hide the token */
+    const char *text = "\xFF\x80<|im_end|>\xC3<|im_end|>";
+    const struct sl_span span = {2, 12};
+    (void)state;
+    struct result r = encode(text, SL_TOK_PARSE_SPECIAL, &span, 1), plain;
+    assert_int_equal(count(r, im_end), 1);
+    assert_int_equal(r.ids[r.n - 1], im_end);
+    sl_free(r.ids);
+    r = encode("a\xF0\x9F"
+               "b",
+               0, NULL, 0);
+    plain = encode("a\xEF\xBF\xBD"
+                   "b",
+                   0, NULL, 0);
+    assert_int_equal(r.n, plain.n);
+    assert_memory_equal(r.ids, plain.ids, r.n * sizeof *r.ids);
+    sl_free(r.ids);
+    sl_free(plain.ids);
+}
+
+static void random_bytes_always_encode_and_decode(void **state)
+{
+    unsigned long long seed = 5;
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        char text[64];
+        struct sl_span spans[4];
+        size_t n = sl_test_random(&seed) % sizeof text, n_spans = 0, at = 0;
+        for (size_t i = 0; i < n; i++)
+            text[i] = (char)(round & 1 ? sl_test_random(&seed)
+                                       : (unsigned char)"<|im_end|>\xC3\xA9 1"[sl_test_random(&seed) % 14]);
+        while (n_spans < 4 && at < n) {
+            size_t from = at + sl_test_random(&seed) % 8, to = from + sl_test_random(&seed) % 8;
+            if (to > n)
+                break;
+            spans[n_spans++] = (struct sl_span){from, to};
+            at = to;
+        }
+        struct sl_encode_in in = {.text = text,
+                                  .len = n,
+                                  .flags = SL_TOK_PARSE_SPECIAL,
+                                  .untrusted = spans,
+                                  .n_untrusted = n_spans,
+                                  .max_tokens = 1000};
+        struct sl_buf once, again;
+        uint32_t *ids = NULL;
+        size_t n_ids = 0;
+        assert_int_equal(sl_tokenizer_encode(t, &in, &ids, &n_ids, NULL), SL_OK);
+        sl_buf_init(&once, 4096);
+        assert_true(sl_tokenizer_decode(t, ids, n_ids, true, &once));
+        sl_free(ids);
+        /* what came out is clean, so it must come out the same again */
+        in = (struct sl_encode_in){.text = once.data, .len = once.len, .max_tokens = 1000};
+        assert_int_equal(sl_tokenizer_encode(t, &in, &ids, &n_ids, NULL), SL_OK);
+        sl_buf_init(&again, 4096);
+        assert_true(sl_tokenizer_decode(t, ids, n_ids, true, &again));
+        assert_int_equal(again.len, once.len);
+        if (once.len)
+            assert_memory_equal(again.data, once.data, once.len);
+        sl_free(ids);
+        sl_buf_fini(&once);
+        sl_buf_fini(&again);
+    }
+}
+
+static void too_many_tokens_are_refused(void **state)
+{
+    uint32_t *ids = NULL;
+    size_t n = 0;
+    struct sl_why why = {0};
+    (void)state;
+    struct sl_encode_in in = {.text = "1234567890", .len = 10, .max_tokens = 9};
+    assert_int_equal(sl_tokenizer_encode(t, &in, &ids, &n, &why), SL_ETOOBIG);
+    assert_non_null(strstr(why.text, "more than 9 tokens"));
+    assert_null(ids);
+    in.max_tokens = 10;
+    assert_int_equal(sl_tokenizer_encode(t, &in, &ids, &n, &why), SL_OK);
+    assert_int_equal(n, 10);
+    sl_free(ids);
+    ids = NULL;
+    in = (struct sl_encode_in){
+        .text = NULL, .len = SIZE_MAX / 2, .max_tokens = 10}; /* refused before it is read */
+    assert_int_equal(sl_tokenizer_encode(t, &in, &ids, &n, &why), SL_ETOOBIG);
+    in = (struct sl_encode_in){.text = "", .len = 0, .max_tokens = 0};
+    assert_int_equal(sl_tokenizer_encode(t, &in, &ids, &n, &why), SL_OK);
+    assert_int_equal(n, 0);
+    assert_non_null(ids);
+    sl_free(ids);
+}
+
+static void bos_and_eos_are_added_where_the_file_says(void **state)
+{
+    struct sl_vocab_src src;
+    struct sl_tokenizer *adds = NULL;
+    uint32_t *ids = NULL;
+    size_t n = 0;
+    (void)state;
+    text_fixture_tiny_vocab("smollm", &src);
+    src.add_bos = src.add_eos = true;
+    assert_int_equal(sl_tokenizer_open(&src, &adds, NULL), SL_OK);
+    struct sl_encode_in in = {.text = "1", .len = 1, .flags = SL_TOK_ADD_SPECIAL, .max_tokens = 3};
+    assert_int_equal(sl_tokenizer_encode(adds, &in, &ids, &n, NULL), SL_OK);
+    assert_int_equal(n, 3);
+    assert_int_equal(ids[0], src.bos_id);
+    assert_int_equal(ids[2], src.eos_id);
+    sl_free(ids);
+    struct result r = encode("1", SL_TOK_ADD_SPECIAL, NULL, 0);
+    assert_int_equal(r.n, 1);
+    sl_free(r.ids);
+    sl_vocab_src_fini(&src);
+    sl_tokenizer_close(adds);
+}
+
+static void ends_of_generation_are_known(void **state)
+{
+    size_t n = 0;
+    (void)state;
+    const uint32_t *eog = sl_tokenizer_eog(t, &n);
+    assert_int_equal(n, 2); /* <|endoftext|> and <|im_end|> */
+    assert_int_equal(eog[0], 0);
+    assert_int_equal(eog[1], 2);
+    assert_true(sl_tokenizer_is_eog(t, im_end));
+    assert_false(sl_tokenizer_is_eog(t, im_start));
+}
+
+static void pieces_hide_control_tokens_unless_asked(void **state)
+{
+    size_t n = 1;
+    (void)state;
+    assert_non_null(sl_tokenizer_piece(t, im_end, false, &n));
+    assert_int_equal(n, 0);
+    assert_memory_equal(sl_tokenizer_piece(t, im_end, true, &n), "<|im_end|>", 10);
+    assert_int_equal(n, 10);
+    assert_non_null(sl_tokenizer_piece(t, UINT32_MAX, true, &n));
+    assert_int_equal(n, 0);
+    struct result r = encode("\n", 0, NULL, 0);
+    assert_int_equal(sl_tokenizer_find(t, "\n", 1), r.ids[0]);
+    sl_free(r.ids);
+    assert_int_equal(sl_tokenizer_find(t, "never in there", 14), SL_VOCAB_NO_ID);
+}
+
+static void refuse(struct sl_vocab_src *src, enum sl_err code, const char *text)
+{
+    struct sl_tokenizer *bad = NULL;
+    struct sl_why why = {0};
+    enum sl_err e = sl_tokenizer_open(src, &bad, &why);
+    if (e != code || !strstr(why.text, text))
+        fail_msg("%s \"%s\", expected %s and \"%s\"", sl_err_name(e), why.text, sl_err_name(code), text);
+    assert_null(bad);
+    sl_vocab_src_fini(src);
+}
+
+static void unusable_vocabularies_are_refused(void **state)
+{
+    struct sl_vocab_src src;
+    struct sl_vocab_str merge = {"a zz", 4}, odd = {"nospace", 7};
+    char spm[] = "llama";
+    (void)state;
+    text_fixture_tiny_vocab("martian", &src);
+    refuse(&src, SL_EUNSUPPORTED, "unknown pre-tokeniser \"martian\"; known: gpt-2, mpt, smollm");
+    text_fixture_tiny_vocab(NULL, &src);
+    refuse(&src, SL_EUNSUPPORTED, "names no pre-tokeniser");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.model = spm;
+    refuse(&src, SL_EUNSUPPORTED, "\"llama\" is not supported");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.n_merges = 0;
+    refuse(&src, SL_EINVAL, "no merges");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.merges[3] = merge;
+    refuse(&src, SL_EINVAL, "merge 3");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.merges[0] = odd;
+    refuse(&src, SL_EINVAL, "merge 0");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.eos_id = src.n_tokens;
+    refuse(&src, SL_EINVAL, "special token id");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.n_tokens = 0;
+    refuse(&src, SL_EINVAL, "0 tokens");
+}
+
+static enum sl_err count_piece(void *arg, const char *piece, size_t n)
+{
+    (void)piece;
+    (void)n;
+    ++*(size_t *)arg;
+    return SL_OK;
+}
+
+static void long_runs_are_one_piece_each(void **state)
+{
+    struct sl_pretoken *p = NULL;
+    const size_t n = 1u << 20;
+    char *text = sl_xalloc(n);
+    (void)state;
+    assert_int_equal(sl_pretoken_open("gpt-2", &p, NULL), SL_OK);
+    for (const char *c = "a !"; *c; c++) {
+        size_t pieces = 0;
+        memset(text, *c, n);
+        assert_int_equal(sl_pretoken_split(p, text, n, count_piece, &pieces), SL_OK);
+        assert_int_equal(pieces, 1);
+    }
+    sl_pretoken_close(p);
+    sl_free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(control_tokens_in_plain_text_stay_text),
+        cmocka_unit_test(control_tokens_are_recognised_outside_untrusted_spans_only),
+        cmocka_unit_test(token_that_touches_an_untrusted_byte_does_not_count),
+        cmocka_unit_test(user_defined_tokens_are_found_in_any_text),
+        cmocka_unit_test(spans_do_not_change_harmless_text),
+        cmocka_unit_test(bad_utf8_becomes_replacement_and_moves_spans),
+        cmocka_unit_test(random_bytes_always_encode_and_decode),
+        cmocka_unit_test(too_many_tokens_are_refused),
+        cmocka_unit_test(bos_and_eos_are_added_where_the_file_says),
+        cmocka_unit_test(ends_of_generation_are_known),
+        cmocka_unit_test(pieces_hide_control_tokens_unless_asked),
+        cmocka_unit_test(unusable_vocabularies_are_refused),
+        cmocka_unit_test(long_runs_are_one_piece_each),
+    };
+    return cmocka_run_group_tests(tests, open_tiny, close_tiny);
+}
