@@ -246,8 +246,6 @@ static void reset_life(struct sl_node *n, uint64_t now_ms)
     n->n_peers = 0;
     n->sent = n->accepted = (struct sl_node_ledger){0};
     n->heartbeats = 0;
-    n->event_seq = 0;
-    n->has_events = false;
     n->registered_ms = n->heard_ms = n->progressed_ms = now_ms;
 }
 
@@ -284,6 +282,8 @@ enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeIn
         return SL_OK;
     }
     if (n) {
+        if (n->boot_id != info->boot_id)
+            n->event_seq = 0; /* one that was only taken for dead counts on */
         *joined = SL_NODE_RESTARTED;
         *old_boot_id = n->boot_id;
     } else {

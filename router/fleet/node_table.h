@@ -71,9 +71,8 @@ struct sl_node {
     struct sl_node_ledger sent;     /* commands not answered yet */
     struct sl_node_ledger accepted; /* answered since the last heartbeat */
     uint64_t placed;                /* legs placed here, for sluicectl */
-    uint64_t event_seq;             /* of the last batch; 0 = none yet */
-    bool has_events;
-    struct sl_node_link *link; /* owned by the flow; NULL when dead */
+    uint64_t event_seq;             /* of the last batch of this boot; they count from 1 */
+    struct sl_node_link *link;      /* owned by the flow; NULL when dead */
 };
 
 struct sl_node_conf {

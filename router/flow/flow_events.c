@@ -213,15 +213,9 @@ void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b)
                  b->node, b->seq);
         return;
     }
-    /* Numbers start at 0 or 1; the first batch of a life may therefore not be told from a second one, and
-     * needs not: a request whose first token is missing shows it by the next one's index, or is asked for
-     * when it stays silent. */
-    bool gap = n->has_events && b->seq > n->event_seq + 1;
-    bool old = n->has_events && b->seq <= n->event_seq;
-    if (!old) {
+    bool gap = b->seq > n->event_seq + 1;
+    if (b->seq > n->event_seq)
         n->event_seq = b->seq;
-        n->has_events = true;
-    }
     if (gap) {
         SL_WARN("events were lost; asking for them again peer=%s seq=%" PRIu64, b->node, b->seq);
         resync_node(f, n);

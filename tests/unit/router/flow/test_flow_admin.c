@@ -1,0 +1,261 @@
+/* tests/unit/router/flow/test_flow_admin.c - sluicectl's operations, over the socket and from another thread;
+ * drain; who may join. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/thread.h"
+#include "tests/unit/router/flow/flow_rig.h"
+
+#define SUBMIT SLUICE__ENVELOPE__BODY_SUBMIT
+#define CANCEL SLUICE__ENVELOPE__BODY_CANCEL
+#define DRAIN  SLUICE__ENVELOPE__BODY_DRAIN
+
+static const Sluice__AdminTable *table(const Sluice__AdminReply *r, const char *title)
+{
+    for (size_t i = 0; i < r->n_tables; i++)
+        if (strcmp(r->tables[i]->title, title) == 0)
+            return r->tables[i];
+    fail_msg("no table %s", title);
+    return NULL;
+}
+
+static const char *cell(const Sluice__AdminTable *t, size_t row, const char *column)
+{
+    for (size_t c = 0; c < t->n_columns; c++)
+        if (strcmp(t->columns[c], column) == 0)
+            return t->rows[row]->cells[c];
+    fail_msg("no column %s", column);
+    return NULL;
+}
+
+static void expect_code(struct rig *r, const char *op, const char *arg, enum sl_err code)
+{
+    Sluice__AdminReply *reply = rig_admin(r, op, arg);
+    if (reply->code != code)
+        fail_msg("%s %s: %s, %s", op, arg ? arg : "", sl_err_name((enum sl_err)reply->code), reply->text);
+    assert_true(code == SL_OK || (reply->text && reply->text[0]));
+    sluice__admin_reply__free_unpacked(reply, NULL);
+}
+
+static void admin_wrong_questions_are_refused_in_words(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    expect_code(&r, "dance", NULL, SL_EUNSUPPORTED);
+    expect_code(&r, "drain", NULL, SL_EINVAL);
+    expect_code(&r, "drain", "d9", SL_ENOTFOUND);
+    expect_code(&r, "mode", "fast", SL_EINVAL);
+    expect_code(&r, "explain", "nobody", SL_ENOTFOUND);
+    expect_code(&r, "explain", "last", SL_ENOTFOUND);
+    expect_code(&r, "cancel", "nobody", SL_ENOTFOUND);
+    expect_code(&r, "requests", "many", SL_EINVAL);
+    expect_code(&r, "status", NULL, SL_ENOTREADY);
+    expect_code(&r, "nodes", NULL, SL_OK);
+    expect_code(&r, "links", NULL, SL_OK);
+    rig_close(&r);
+}
+
+static void admin_over_the_socket_answers_the_same(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    assert_true(rig_join(rig_node(&r, "d0", false)));
+    Sluice__AdminRequest m = SLUICE__ADMIN_REQUEST__INIT;
+    m.op = (char *)"nodes";
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT, *a;
+    e.body_case = SLUICE__ENVELOPE__BODY_ADMIN;
+    e.admin = &m;
+    assert_int_equal(sl_wire_call_wait(r.admin_url, &e, RIG_WAIT_MS, &a, NULL), SL_OK);
+    assert_int_equal(a->body_case, SLUICE__ENVELOPE__BODY_ADMIN_REPLY);
+    const Sluice__AdminTable *t = table(a->admin_reply, "nodes");
+    assert_int_equal(t->n_rows, 1);
+    assert_string_equal(cell(t, 0, "node"), "d0");
+    assert_string_equal(cell(t, 0, "state"), "up");
+    assert_string_equal(cell(t, 0, "prefers"), "decode");
+    assert_string_equal(cell(t, 0, "permits"), "prefill+decode");
+    sl_wire_free(a);
+    /* not an admin's message */
+    Sluice__HeartbeatReply wrong = SLUICE__HEARTBEAT_REPLY__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_HEARTBEAT_REPLY;
+    e.heartbeat_reply = &wrong;
+    assert_int_equal(sl_wire_call_wait(r.admin_url, &e, RIG_WAIT_MS, &a, NULL), SL_OK);
+    assert_int_equal(a->body_case, SLUICE__ENVELOPE__BODY_COMMAND_REPLY);
+    assert_int_equal(a->command_reply->code, SL_EUNSUPPORTED);
+    sl_wire_free(a);
+    rig_close(&r);
+}
+
+static void mode_switch_holds_for_the_next_request(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *p = rig_node(&r, "p0", true), *d = rig_node(&r, "d0", false);
+    p->no_decode = true;
+    assert_true(rig_join(p) && rig_join(d));
+    expect_code(&r, "mode", "pd", SL_OK);
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    struct sl_wire_in *in = rig_take(d, SUBMIT);
+    assert_int_equal(in->msg->submit->split_tokens, 40);
+    rig_answer(in, SL_OK);
+    rig_accept(p, SLUICE__ENVELOPE__BODY_PREFILL, NULL);
+    Sluice__AdminReply *reply = rig_admin(&r, "requests", NULL);
+    const Sluice__AdminTable *t = table(reply, "requests");
+    assert_string_equal(cell(t, 0, "id"), c.id);
+    assert_string_equal(cell(t, 0, "state"), "placed");
+    assert_string_equal(cell(t, 0, "P"), "p0");
+    sluice__admin_reply__free_unpacked(reply, NULL);
+    expect_code(&r, "cancel", c.id, SL_OK);
+    rig_wait_end(&c);
+    assert_int_equal(c.err, SL_ECANCELED);
+    rig_accept(d, CANCEL, NULL);
+    rig_accept(p, CANCEL, NULL);
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
+struct admin_job {
+    struct rig *r;
+    const char *op, *arg;
+    uint32_t code;
+};
+
+static void ask_later(void *arg)
+{
+    struct admin_job *j = arg;
+    Sluice__AdminReply *reply = rig_admin(j->r, j->op, j->arg);
+    j->code = reply->code;
+    sluice__admin_reply__free_unpacked(reply, NULL);
+}
+
+/* Drain and undrain wait for the node: the test is the node, another thread the admin. */
+static void drain_node(struct rig *r, struct rig_node *n, bool on)
+{
+    struct admin_job j = {.r = r, .op = on ? "drain" : "undrain", .arg = n->name};
+    struct sl_thread t = {0};
+    assert_int_equal(sl_thread_start(&t, "admin", ask_later, &j), SL_OK);
+    struct sl_wire_in *in = rig_take(n, DRAIN);
+    assert_int_equal(in->msg->drain->on, on);
+    rig_answer(in, SL_OK);
+    sl_thread_join(&t);
+    assert_int_equal(j.code, SL_OK);
+}
+
+static void drained_node_finishes_and_gets_nothing_new(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d[2] = {rig_node(&r, "d0", false), rig_node(&r, "d1", false)};
+    assert_true(rig_join(d[0]));
+    struct rig_client c[3];
+    for (int i = 0; i < 3; i++)
+        rig_client(&c[i], &r);
+    assert_int_equal(rig_submit(&c[0], rig_request(&r, 40)), SL_OK);
+    rig_accept(d[0], SUBMIT, NULL);
+    assert_true(rig_join(d[1]));
+    drain_node(&r, d[0], true);
+    assert_int_equal(rig_submit(&c[1], rig_request(&r, 40)), SL_OK);
+    assert_int_equal(rig_submit(&c[2], rig_request(&r, 40)), SL_OK);
+    for (int i = 1; i < 3; i++) {
+        rig_accept(d[1], SUBMIT, NULL);
+        rig_say(d[1], c[i].id, 1, 0, "b.");
+        rig_end(d[1], c[i].id, 1, SLUICE__ROLE__ROLE_DECODE, SLUICE__DONE_REASON__DONE_STOP);
+        rig_wait_end(&c[i]);
+    }
+    rig_say(d[0], c[0].id, 1, 0, "a."); /* what ran there ends there */
+    rig_end(d[0], c[0].id, 1, SLUICE__ROLE__ROLE_DECODE, SLUICE__DONE_REASON__DONE_STOP);
+    rig_wait_end(&c[0]);
+    assert_string_equal(c[0].text, "a");
+    Sluice__AdminReply *reply = rig_admin(&r, "nodes", NULL);
+    assert_string_equal(cell(table(reply, "nodes"), 0, "state"), "draining");
+    sluice__admin_reply__free_unpacked(reply, NULL);
+
+    drain_node(&r, d[1], true); /* nobody takes work now */
+    struct sl_why why = {{0}};
+    assert_false(sl_flow_ready(r.flow, &why));
+    drain_node(&r, d[0], false);
+    assert_true(sl_flow_ready(r.flow, &why));
+    for (int i = 0; i < 3; i++)
+        rig_client_fini(&c[i]);
+    rig_close(&r);
+}
+
+static void drain_reported_by_the_node_counts_too(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(d));
+    d->draining = true;
+    rig_heartbeat(d);
+    struct sl_why why = {{0}};
+    assert_false(sl_flow_ready(r.flow, &why));
+    d->draining = false;
+    rig_heartbeat(d);
+    assert_true(sl_flow_ready(r.flow, &why));
+    rig_close(&r);
+}
+
+static void close_while_a_drain_waits_answers_it(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(d));
+    struct admin_job j = {.r = &r, .op = "drain", .arg = "d0"};
+    struct sl_thread t = {0};
+    assert_int_equal(sl_thread_start(&t, "admin", ask_later, &j), SL_OK);
+    struct sl_wire_in *in = rig_take(d, DRAIN); /* never answered in time */
+    rig_close(&r);
+    sl_thread_join(&t);
+    assert_int_not_equal(j.code, SL_OK);
+    sl_wire_in_free(in);
+}
+
+static void nodes_that_do_not_fit_are_refused_naming_both_values(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    assert_true(rig_join(rig_node(&r, "d0", false)));
+    struct rig_node *model = rig_node(&r, "p1", true);
+    model->digest = 0xab;
+    assert_false(rig_join(model));
+    assert_non_null(strstr(model->why, "ab0000"));
+    assert_non_null(strstr(model->why, "d0"));
+    struct rig_node *numerics = rig_node(&r, "p2", true);
+    numerics->numerics_id = 0xbeef;
+    assert_false(rig_join(numerics));
+    assert_non_null(strstr(numerics->why, "000000000000beef"));
+    assert_non_null(strstr(numerics->why, "0000000000000007"));
+    Sluice__AdminReply *reply = rig_admin(&r, "nodes", NULL);
+    assert_int_equal(table(reply, "nodes")->n_rows, 1);
+    sluice__admin_reply__free_unpacked(reply, NULL);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(admin_wrong_questions_are_refused_in_words),
+        cmocka_unit_test(admin_over_the_socket_answers_the_same),
+        cmocka_unit_test(mode_switch_holds_for_the_next_request),
+        cmocka_unit_test(drained_node_finishes_and_gets_nothing_new),
+        cmocka_unit_test(drain_reported_by_the_node_counts_too),
+        cmocka_unit_test(close_while_a_drain_waits_answers_it),
+        cmocka_unit_test(nodes_that_do_not_fit_are_refused_naming_both_values),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

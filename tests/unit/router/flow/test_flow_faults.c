@@ -1,0 +1,601 @@
+/* tests/unit/router/flow/test_flow_faults.c - requests that meet a fault: lost events, dead nodes, refusals,
+ * deadlines. The stream goes on without a token lost, doubled or changed, or ends with a clear error. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/unit/router/flow/flow_rig.h"
+
+#define SUBMIT  SLUICE__ENVELOPE__BODY_SUBMIT
+#define PREFILL SLUICE__ENVELOPE__BODY_PREFILL
+#define CANCEL  SLUICE__ENVELOPE__BODY_CANCEL
+#define RESYNC  SLUICE__ENVELOPE__BODY_RESYNC
+#define DUTY_P  SLUICE__ROLE__ROLE_PREFILL
+#define DUTY_D  SLUICE__ROLE__ROLE_DECODE
+#define STOP    SLUICE__DONE_REASON__DONE_STOP
+#define LENGTH  SLUICE__DONE_REASON__DONE_LENGTH
+
+/* One P (with pd) and n D's; a request on its way to d0. d1 stands first in the table: of equals it is
+ * chosen. */
+struct scene {
+    struct rig r;
+    struct rig_node *p, *d[2];
+    struct rig_client c;
+};
+
+static void begin(struct scene *s, bool pd, uint32_t n_d)
+{
+    rig_open(&s->r, pd ? SLUICE__MODE__MODE_PD : SLUICE__MODE__MODE_COLOCATED, NULL);
+    s->p = NULL;
+    if (pd) {
+        s->p = rig_node(&s->r, "p0", true);
+        s->p->no_decode = true;
+        assert_true(rig_join(s->p));
+    }
+    for (uint32_t i = n_d; i-- > 0;) {
+        s->d[i] = rig_node(&s->r, i ? "d1" : "d0", false);
+        s->d[i]->no_prefill = true;
+        assert_true(rig_join(s->d[i]));
+    }
+    rig_client(&s->c, &s->r);
+    struct sl_gen_req *q = rig_request(&s->r, 40);
+    q->want_decode_node = "d0";
+    assert_int_equal(rig_submit(&s->c, q), SL_OK);
+}
+
+static void end(struct scene *s)
+{
+    rig_wait_idle(&s->r);
+    rig_client_fini(&s->c);
+    rig_close(&s->r);
+}
+
+/* Answers a Resync with tokens [from, from + strlen(text)) and perhaps the end. */
+static void answer_resync(struct rig_node *n, const char *id, uint32_t attempt, uint32_t expect_from,
+                          const char *text, bool done)
+{
+    struct sl_wire_in *in = rig_take(n, RESYNC);
+    assert_string_equal(in->msg->resync->request_id, id);
+    assert_int_equal(in->msg->resync->attempt, attempt);
+    assert_int_equal(in->msg->resync->from_index, expect_from);
+    Sluice__TokenEvent tokens[64], *list[64];
+    Sluice__ResyncReply m = SLUICE__RESYNC_REPLY__INIT;
+    Sluice__DoneEvent d = SLUICE__DONE_EVENT__INIT;
+    m.code = text ? SL_OK : SL_ELOST;
+    for (const char *p = text; p && *p; p++) {
+        Sluice__TokenEvent *t = list[m.n_tokens] = &tokens[m.n_tokens];
+        sluice__token_event__init(t);
+        t->request_id = (char *)id;
+        t->attempt = attempt;
+        t->index = expect_from + (uint32_t)m.n_tokens++;
+        t->token = *p == '.' ? RIG_EOS : *p - 'a';
+    }
+    m.tokens = list;
+    if (done) {
+        d.request_id = (char *)id;
+        d.attempt = attempt;
+        d.duty = DUTY_D;
+        d.reason = STOP;
+        m.done = &d;
+    }
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_RESYNC_REPLY;
+    e.resync_reply = &m;
+    sl_wire_reply(in, &e);
+}
+
+static void lost_batch_is_asked_for_again(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab");
+    rig_wait_tokens(&s.c, 2);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 2, 2);
+    rig_lose(&b);
+    rig_say(s.d[0], s.c.id, 1, 3, "def"); /* held, and the gap in the numbers asks at once */
+    answer_resync(s.d[0], s.c.id, 1, 2, "cde", false);
+    rig_wait_tokens(&s.c, 6);
+    rig_say(s.d[0], s.c.id, 1, 6, "g.");
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abcdefg");
+    assert_int_equal(s.c.usage.completion_tokens, 8);
+    assert_string_equal(rig_record(&s.r, s.c.id, "resyncs"), "1");
+    assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "1");
+    end(&s);
+}
+
+static void lost_end_is_found_by_the_next_batch(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab");
+    rig_wait_tokens(&s.c, 2);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 2, RIG_EOS);
+    rig_done(&b, s.c.id, 1, DUTY_D, STOP, SL_OK, NULL);
+    rig_lose(&b);
+    rig_batch(&b, s.d[0]); /* an empty one, as nodes send after a loss */
+    rig_send(&b);
+    answer_resync(s.d[0], s.c.id, 1, 2, ".", true);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_string_equal(s.c.finish, "stop");
+    end(&s);
+}
+
+static void end_behind_a_lost_token_waits_for_it(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 1, 1);
+    rig_lose(&b);
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 2, RIG_EOS);
+    rig_done(&b, s.c.id, 1, DUTY_D, STOP, SL_OK, NULL);
+    rig_send(&b);
+    answer_resync(s.d[0], s.c.id, 1, 1, "b.", true);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_int_equal(s.c.usage.completion_tokens, 3);
+    end(&s);
+}
+
+static void first_token_of_p_lost_is_asked_of_d(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.d[0], s.c.id, 1, 1, "b"); /* P's batch with the first one never comes */
+    answer_resync(s.d[0], s.c.id, 1, 0, "ab", false);
+    rig_wait_tokens(&s.c, 2);
+    rig_say(s.d[0], s.c.id, 1, 2, "c");
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, LENGTH);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abc");
+    end(&s);
+}
+
+static void node_that_lost_it_makes_it_be_placed_again(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 2);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab");
+    rig_wait_tokens(&s.c, 2);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 2, 2);
+    rig_lose(&b);
+    rig_batch(&b, s.d[0]);
+    rig_send(&b);
+    answer_resync(s.d[0], s.c.id, 1, 2, NULL, false);
+    assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
+    rig_say(s.d[1], s.c.id, 2, 2, "c.");
+    rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abc");
+    end(&s);
+}
+
+static void decode_node_dies_mid_stream_tokens_go_on(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 2);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "abc");
+    rig_wait_tokens(&s.c, 3);
+    uint64_t old_boot = s.d[0]->boot_id, old_seq = s.d[0]->seq;
+    rig_restart(s.d[0]);
+
+    struct sl_wire_in *in = rig_take(s.d[1], SUBMIT);
+    const Sluice__Submit *m = in->msg->submit;
+    assert_int_equal(m->attempt, 2);
+    assert_int_equal(m->n_prompt, 40);
+    assert_int_equal(m->n_tokens, 43);
+    assert_int_equal(m->tokens[39], 39 % 26);
+    assert_int_equal(m->tokens[40], 0);
+    assert_int_equal(m->tokens[42], 2);
+    assert_int_equal(m->sampling->max_tokens, 64); /* counts from n_prompt */
+    rig_answer(in, SL_OK);
+
+    uint64_t new_boot = s.d[0]->boot_id, new_seq = s.d[0]->seq;
+    s.d[0]->boot_id = old_boot; /* what the old life still had in its socket */
+    s.d[0]->seq = old_seq;
+    rig_say(s.d[0], s.c.id, 1, 3, "xyz");
+    s.d[0]->boot_id = new_boot;
+    s.d[0]->seq = new_seq;
+
+    rig_say(s.d[1], s.c.id, 2, 3, "de.");
+    rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abcde");
+    assert_int_equal(s.c.n_tokens, 6);
+    for (uint32_t i = 0; i < s.c.n_tokens; i++)
+        assert_int_equal(s.c.indexes[i], i);
+    assert_int_equal(s.c.usage.prompt_tokens, 40);
+    assert_int_equal(s.c.usage.completion_tokens, 6);
+    assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "2");
+    assert_string_equal(rig_record(&s.r, s.c.id, "D"), "d1");
+    end(&s);
+}
+
+static void decode_node_restarted_alone_serves_again(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    rig_restart(s.d[0]); /* its new life is another node */
+    assert_int_equal(rig_accept(s.d[0], SUBMIT, NULL), 2);
+    rig_say(s.d[0], s.c.id, 2, 1, "b.");
+    rig_end(s.d[0], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    end(&s);
+}
+
+static void decode_node_dies_after_the_last_token_ends_well(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab.");
+    rig_wait_tokens(&s.c, 3);
+    rig_restart(s.d[0]); /* only the end was lost with it */
+    rig_wait_end(&s.c);
+    assert_int_equal(s.c.err, SL_OK);
+    assert_string_equal(s.c.finish, "stop");
+    assert_string_equal(s.c.text, "ab");
+    end(&s);
+}
+
+static void decode_node_dies_in_pd_the_prefill_is_placed_again_too(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 2);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.p, s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    rig_restart(s.d[0]);
+    assert_int_equal(rig_accept(s.p, CANCEL, NULL), 1);
+    struct sl_wire_in *in = rig_take(s.d[1], SUBMIT);
+    assert_int_equal(in->msg->submit->split_tokens, 41); /* all of prompt and received */
+    rig_answer(in, SL_OK);
+    in = rig_take(s.p, PREFILL);
+    assert_int_equal(in->msg->prefill->attempt, 2);
+    assert_int_equal(in->msg->prefill->n_tokens, 41);
+    assert_int_equal(in->msg->prefill->n_prompt, 40);
+    rig_answer(in, SL_OK);
+    rig_say(s.p, s.c.id, 2, 1, "b");
+    rig_end(s.p, s.c.id, 2, DUTY_P, SLUICE__DONE_REASON__DONE_PREFILLED);
+    rig_say(s.d[1], s.c.id, 2, 2, "c.");
+    rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abc");
+    end(&s);
+}
+
+static void prefill_node_dies_is_recorded(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "a"); /* D computes already: P's death is D's to handle */
+    rig_wait_tokens(&s.c, 1);
+    rig_restart(s.p);
+    Sluice__LegReport report = SLUICE__LEG_REPORT__INIT;
+    report.has_recovered_tokens = true;
+    report.recovered_tokens = 24;
+    rig_say(s.d[0], s.c.id, 1, 1, "b.");
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_done(&b, s.c.id, 1, DUTY_D, STOP, SL_OK, &report);
+    rig_send(&b);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "1");
+    assert_string_equal(rig_record(&s.r, s.c.id, "recovered_tokens"), "24");
+    assert_string_equal(rig_record(&s.r, s.c.id, "faults"), "1");
+    end(&s);
+}
+
+static void prefill_leg_error_is_recorded(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    struct rig_batch b;
+    rig_batch(&b, s.p);
+    rig_done(&b, s.c.id, 1, DUTY_P, SLUICE__DONE_REASON__DONE_ERROR, SL_EDEVICE, NULL);
+    rig_send(&b);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab.");
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_string_equal(rig_record(&s.r, s.c.id, "end_P"), "error EDEVICE");
+    end(&s);
+}
+
+static void prefill_refused_is_placed_again_without_it(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_answer(rig_take(s.p, PREFILL), SL_EDRAINING);
+    assert_int_equal(rig_accept(s.d[0], CANCEL, NULL), 1);
+    struct sl_wire_in *in = rig_take(s.d[0], SUBMIT);
+    assert_int_equal(in->msg->submit->attempt, 2);
+    assert_int_equal(in->msg->submit->split_tokens, 0);
+    rig_answer(in, SL_OK);
+    rig_say(s.d[0], s.c.id, 2, 0, "ab.");
+    rig_end(s.d[0], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_string_equal(rig_record(&s.r, s.c.id, "mode"), "colocated");
+    end(&s);
+}
+
+static void decode_refused_goes_elsewhere_and_p_is_canceled(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 2);
+    struct sl_wire_in *p1 = rig_take(s.p, PREFILL);
+    rig_answer(p1, SL_OK);
+    rig_answer(rig_take(s.d[0], SUBMIT), SL_ENOPAGES);
+    assert_int_equal(rig_accept(s.p, CANCEL, NULL), 1);
+    assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
+    assert_int_equal(rig_accept(s.p, PREFILL, NULL), 2);
+    rig_say(s.p, s.c.id, 2, 0, "a");
+    rig_end(s.p, s.c.id, 2, DUTY_P, SLUICE__DONE_REASON__DONE_PREFILLED);
+    rig_say(s.d[1], s.c.id, 2, 1, "b.");
+    rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    end(&s);
+}
+
+static void all_full_before_the_first_token_is_told_the_client(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 2);
+    rig_answer(rig_take(s.d[0], SUBMIT), SL_EAGAIN);
+    rig_answer(rig_take(s.d[1], SUBMIT), SL_EAGAIN);
+    rig_wait_end(&s.c);
+    assert_int_equal(s.c.err, SL_EAGAIN);
+    assert_true(s.c.why[0]);
+    end(&s);
+}
+
+static void all_full_in_mid_stream_waits_for_room(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 2);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_done(&b, s.c.id, 1, DUTY_D, SLUICE__DONE_REASON__DONE_ERROR, SL_ENOPAGES, NULL);
+    rig_send(&b);
+    rig_answer(rig_take(s.d[1], SUBMIT), SL_EAGAIN);
+    struct rig_node *n = s.d[1]; /* then both may be asked again, after a pause */
+    struct sl_wire_in *in = rig_take(n, SUBMIT);
+    assert_int_equal(in->msg->submit->attempt, 3);
+    rig_answer(in, SL_OK);
+    rig_say(n, s.c.id, 3, 1, "b.");
+    rig_end(n, s.c.id, 3, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    end(&s);
+}
+
+static void bad_request_is_not_tried_elsewhere(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 2);
+    rig_answer(rig_take(s.d[0], SUBMIT), SL_EINVAL);
+    rig_wait_end(&s.c);
+    assert_int_equal(s.c.err, SL_EINVAL);
+    assert_string_equal(s.c.why, "The test refuses.");
+    end(&s);
+}
+
+static void short_timeout(struct sl_flow_conf *conf)
+{
+    conf->command_timeout_ms = 50;
+}
+
+static void command_unanswered_is_sent_once_more_then_elsewhere(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, short_timeout);
+    struct rig_node *d[2] = {rig_node(&r, "d0", false), rig_node(&r, "d1", false)};
+    assert_true(rig_join(d[0]) && rig_join(d[1]));
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    struct sl_wire_in *first = rig_take(d[0], SUBMIT), *second = rig_take(d[0], SUBMIT);
+    assert_int_equal(first->msg->submit->attempt, 1);
+    assert_int_equal(second->msg->submit->attempt, 1); /* the same command */
+    struct sl_wire_in *in = rig_take(d[1], SUBMIT);
+    assert_int_equal(in->msg->submit->attempt, 2);
+    rig_answer(in, SL_OK);
+    sl_wire_in_free(first);
+    sl_wire_in_free(second);
+    struct sl_wire_in *cancel = rig_take(d[0], CANCEL); /* it may have got one of them */
+    assert_int_equal(cancel->msg->cancel->attempt, 1);
+    rig_answer(cancel, SL_OK);
+    rig_say(d[1], c.id, 2, 0, "a.");
+    rig_end(d[1], c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&c);
+    assert_string_equal(c.text, "a");
+    assert_string_equal(rig_record(&r, c.id, "command_retries"), "1");
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
+static void deadline_passes_both_legs_are_canceled(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    struct rig_node *p = rig_node(&r, "p0", true), *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(p) && rig_join(d));
+    struct rig_client c;
+    rig_client(&c, &r);
+    struct sl_gen_req *q = rig_request(&r, 40);
+    q->deadline_ms = 300;
+    assert_int_equal(rig_submit(&c, q), SL_OK);
+    rig_accept(d, SUBMIT, NULL);
+    rig_accept(p, PREFILL, NULL);
+    rig_accept(d, CANCEL, NULL);
+    rig_accept(p, CANCEL, NULL);
+    rig_wait_end(&c);
+    assert_int_equal(c.err, SL_EDEADLINE);
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
+static void last_node_dies_client_gets_a_clear_error(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1); /* p0 may not decode */
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.p, s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    s.d[0]->numerics_id = 8; /* comes back as another kind: refused, so its old life stays the last */
+    s.d[0]->boot_id++;
+    s.d[0]->seq = 0;
+    assert_false(rig_join(s.d[0]));
+    struct rig_batch b;
+    s.d[0]->boot_id--;
+    s.d[0]->seq = 0;
+    rig_batch(&b, s.d[0]);
+    rig_done(&b, s.c.id, 1, DUTY_D, SLUICE__DONE_REASON__DONE_ERROR, SL_EDEVICE, NULL);
+    rig_send(&b);
+    rig_wait_end(&s.c);
+    assert_int_equal(s.c.err, SL_EPEER);
+    assert_non_null(strstr(s.c.why, "d0"));
+    end(&s);
+}
+
+static void dies_soon(struct sl_flow_conf *conf)
+{
+    conf->heartbeat_ms = 50;
+    conf->node_dead_ms = 400;
+}
+
+static void silent_node_is_dead_and_its_requests_move(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, dies_soon);
+    struct rig_node *d[2] = {rig_node(&r, "d0", false), rig_node(&r, "d1", false)};
+    assert_true(rig_join(d[0]));
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    rig_accept(d[0], SUBMIT, NULL);
+    rig_say(d[0], c.id, 1, 0, "ab");
+    rig_wait_tokens(&c, 2);
+    assert_true(rig_join(d[1]));
+    while (sl_queue_len(d[1]->queue) == 0) { /* d1 reports, d0 is silent */
+        rig_heartbeat(d[1]);
+        sl_queue_wait(d[1]->queue, 50);
+    }
+    assert_int_equal(rig_accept(d[1], SUBMIT, NULL), 2);
+    rig_say(d[1], c.id, 2, 2, "c.");
+    rig_end(d[1], c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&c);
+    assert_string_equal(c.text, "abc");
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
+static void tokens_that_differ_are_counted(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.p, s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    rig_say(s.d[0], s.c.id, 1, 0, "xb.");
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab"); /* what was shown stays */
+    struct sl_buf b;
+    sl_buf_init(&b, 1 << 20);
+    sl_metrics_render(s.r.metrics, &b);
+    assert_non_null(strstr(b.data, "sluice_token_mismatches_total 1\n"));
+    sl_buf_fini(&b);
+    end(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lost_batch_is_asked_for_again),
+        cmocka_unit_test(lost_end_is_found_by_the_next_batch),
+        cmocka_unit_test(end_behind_a_lost_token_waits_for_it),
+        cmocka_unit_test(first_token_of_p_lost_is_asked_of_d),
+        cmocka_unit_test(node_that_lost_it_makes_it_be_placed_again),
+        cmocka_unit_test(decode_node_dies_mid_stream_tokens_go_on),
+        cmocka_unit_test(decode_node_restarted_alone_serves_again),
+        cmocka_unit_test(decode_node_dies_after_the_last_token_ends_well),
+        cmocka_unit_test(decode_node_dies_in_pd_the_prefill_is_placed_again_too),
+        cmocka_unit_test(prefill_node_dies_is_recorded),
+        cmocka_unit_test(prefill_leg_error_is_recorded),
+        cmocka_unit_test(prefill_refused_is_placed_again_without_it),
+        cmocka_unit_test(decode_refused_goes_elsewhere_and_p_is_canceled),
+        cmocka_unit_test(all_full_before_the_first_token_is_told_the_client),
+        cmocka_unit_test(all_full_in_mid_stream_waits_for_room),
+        cmocka_unit_test(bad_request_is_not_tried_elsewhere),
+        cmocka_unit_test(command_unanswered_is_sent_once_more_then_elsewhere),
+        cmocka_unit_test(deadline_passes_both_legs_are_canceled),
+        cmocka_unit_test(last_node_dies_client_gets_a_clear_error),
+        cmocka_unit_test(silent_node_is_dead_and_its_requests_move),
+        cmocka_unit_test(tokens_that_differ_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
