@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -197,6 +198,7 @@ enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_j
                           double timeout_s, const char *progress)
 {
     CURLM *multi = curl_multi_init();
+    bool tty = isatty(STDERR_FILENO);
     curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, 256L);
     run_start_s = 0;
     run_start_s = now_s();
@@ -227,7 +229,7 @@ enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_j
             finish(multi, j, m->data.result == CURLE_OK ? NULL : curl_easy_strerror(m->data.result));
             n_finished++;
         }
-        if (progress && now_s() >= next_line) {
+        if (progress && tty && now_s() >= next_line) {
             fprintf(stderr, "\r%s: %zu of %zu sent, %zu done, %.0f s ", progress, n_started, n, n_finished,
                     now_s());
             next_line += 1.0;
@@ -235,8 +237,10 @@ enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_j
         if (n_finished < n)
             curl_multi_poll(multi, NULL, 0, (int)fmax(1, fmin(wait_s, 0.25) * 1e3), NULL);
     }
-    if (progress)
+    if (progress && tty)
         fprintf(stderr, "\r%*s\r", 76, "");
+    else if (progress)
+        fprintf(stderr, "%s: %zu requests, %.0f s\n", progress, n_finished, now_s());
     bool answered = n == 0;
     for (size_t i = 0; i < n; i++) {
         if (jobs[i].started && !jobs[i].finished)

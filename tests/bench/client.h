@@ -50,8 +50,8 @@ static inline bool sl_job_ok(const struct sl_job *j)
 }
 
 /* Runs all jobs against base_url ("http://127.0.0.1:8000") and returns when every one has ended or timeout_s
- * has passed (the rest get an error). api_key may be NULL. progress: print a line a second to stderr.
- * SL_EPEER when not one could connect. */
+ * has passed (the rest get an error). api_key may be NULL. progress names the run on stderr: live on a
+ * terminal, else one line at its end. SL_EPEER when not one could connect. */
 SL_MUST_CHECK enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_job *jobs,
                                         size_t n, double timeout_s, const char *progress);
 

@@ -1,0 +1,264 @@
+"""A real cluster on loopback for tests: starts the daemons, asks them things, stops them.
+
+Every wait is for an event with a generous limit; nothing here depends on how fast the machine is. The binaries come from SLUICE_BIN; a failing
+start shows the daemon's log. Nodes use the tiny random model unless a test brings its own.
+"""
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+BIN = os.environ.get("SLUICE_BIN", os.path.join(os.path.dirname(__file__), "..", "..", "build", "release", "bin"))
+# Sanitizers make everything slower; limits are for a machine that hangs, not for a slow one.
+LIMIT_S = 120.0
+
+
+def program(name):
+    return os.path.join(BIN, name)
+
+
+def free_port(host="127.0.0.1"):
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return s.getsockname()[1]
+
+
+def wait_for(what, condition, limit_s=LIMIT_S):
+    """Polls condition() until it is true and returns its value."""
+    end = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {limit_s:.0f} s in vain for: {what}")
+        time.sleep(0.02)
+
+
+class Daemon:
+    """One process with its log; `prefix` runs it elsewhere (ip netns exec ...)."""
+
+    def __init__(self, name, argv, folder, prefix=(), env=None):
+        self.name = name
+        self.log_path = os.path.join(folder, name + ".log")
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen([*prefix, *argv], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                            env={**os.environ, **(env or {})})
+
+    def log(self):
+        with open(self.log_path, errors="replace") as f:
+            return f.read()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self, sig=signal.SIGKILL):
+        self.process.send_signal(sig)
+
+    def wait(self, limit_s=LIMIT_S):
+        return self.process.wait(limit_s)
+
+    def stop(self):
+        """SIGTERM and wait; returns the exit status."""
+        if self.alive():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"{self.name} did not stop at SIGTERM:\n{self.log()[-2000:]}")
+
+
+class Cluster:
+    """with Cluster() as c: one router, prefill node p0, decode node d0."""
+
+    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None):
+        self.folder = tempfile.mkdtemp(prefix="sluice-test-")
+        self.n_prefill, self.n_decode = prefill, decode
+        self.router_options, self.node_options = list(router_options), list(node_options)
+        self.model = model
+        self.model_options = list(model_options)
+        # name of a daemon -> (address, command prefix); loopback when it is not there
+        self.hosts = hosts or {}
+        self.daemons = {}
+
+    def host(self, name):
+        return self.hosts.get(name, ("127.0.0.1", ()))
+
+    def make_model(self):
+        path = os.path.join(self.folder, "tiny.gguf")
+        subprocess.run([program("sluice-make-model"), "--preset", "tiny", "--out", path, *self.model_options], check=True,
+                       stdout=subprocess.DEVNULL)
+        return path
+
+    def __enter__(self):
+        try:
+            if self.model is None:
+                self.model = self.make_model()
+            address, _ = self.host("router")
+            self.http_port, self.register_port, self.event_port = free_port(), free_port(), free_port()
+            self.address = address
+            self.url = f"http://{address}:{self.http_port}"
+            self.admin = f"ipc://{self.folder}/router.sock"
+            self.start_router()
+            for i in range(self.n_prefill):
+                self.start_node(f"p{i}", "sluice-prefill")
+            for i in range(self.n_decode):
+                self.start_node(f"d{i}", "sluice-decode")
+            self.wait_nodes(self.n_prefill + self.n_decode)
+            return self
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *_):
+        problems = []
+        for d in reversed(list(self.daemons.values())):
+            with contextlib.suppress(ProcessLookupError):
+                try:
+                    d.stop()
+                except AssertionError as e:
+                    problems.append(str(e))
+            text = d.log()
+            for mark in ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:", "WARNING: ThreadSanitizer",
+                         "assertion failed"):
+                if mark in text:
+                    problems.append(f"{d.name}: {text[text.index(mark):][:6000]}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if problems:
+            raise AssertionError("\n".join(problems))
+
+    def start_router(self):
+        address, prefix = self.host("router")
+        argv = [program("sluice-router"), "--listen", f"{address}:{self.http_port}", "--model", self.model,
+                "--served-model-name", "tiny", "--register-url", f"tcp://{address}:{self.register_port}", "--event-url",
+                f"tcp://{address}:{self.event_port}", "--admin-url", self.admin, *self.router_options]
+        self.daemons["router"] = Daemon("router", argv, self.folder, prefix)
+        wait_for("the router to answer HTTP", lambda: self.check_alive("router") and self.get("/version", quiet=True))
+
+    def start_node(self, name, which, options=(), env=None):
+        address, prefix = self.host(name)
+        router, _ = self.host("router")
+        argv = [program(which), "--name", name, "--routers", f"tcp://{router}:{self.register_port}", "--model", self.model,
+                "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M",
+                "--page-tokens", "16", *self.node_options, *options]
+        self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
+        return self.daemons[name]
+
+    def check_alive(self, name):
+        d = self.daemons[name]
+        if not d.alive():
+            raise AssertionError(f"{name} ended with status {d.process.returncode}:\n{d.log()[-3000:]}")
+        return True
+
+    def wait_nodes(self, n):
+        def ready():
+            for name in self.daemons:
+                self.check_alive(name)
+            return len([x for x in self.nodes() if x["state"] in ("ready", "up")]) >= n
+
+        wait_for(f"{n} nodes to be ready", ready)
+
+    # ---- asking ----
+
+    def open(self, path, body=None, headers=None, method=None, limit_s=LIMIT_S):
+        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **(headers or {})},
+                                         method=method)
+        return urllib.request.urlopen(request, timeout=limit_s)
+
+    def get(self, path, quiet=False):
+        """The answer as bytes; None when quiet and there is none."""
+        try:
+            with self.open(path) as r:
+                return r.read()
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            if quiet:
+                return None
+            raise
+
+    def status(self, path, body=None, headers=None, method=None):
+        """(HTTP status, parsed JSON or None, headers)"""
+        try:
+            with self.open(path, body, headers, method) as r:
+                text, status, h = r.read(), r.status, r.headers
+        except urllib.error.HTTPError as e:
+            text, status, h = e.read(), e.code, e.headers
+        try:
+            return status, json.loads(text), h
+        except ValueError:
+            return status, None, h
+
+    def complete(self, prompt, max_tokens=16, mode=None, headers=None, **extra):
+        """A whole completion that runs to max_tokens: (token ids, document)."""
+        h = dict(headers or {})
+        if mode:
+            h["X-Sluice-Mode"] = mode
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "min_tokens": max_tokens, "ignore_eos": True,
+                "temperature": 0.8, "seed": 7, "return_token_ids": True, **extra}
+        status, doc, _ = self.status("/v1/completions", body, h)
+        if status != 200:
+            raise AssertionError(f"status {status}: {doc}")
+        return doc["choices"][0]["token_ids"], doc
+
+    def stream(self, prompt, max_tokens=16, mode=None, headers=None, **extra):
+        """A generator of the chunks of a streamed completion."""
+        h = dict(headers or {})
+        if mode:
+            h["X-Sluice-Mode"] = mode
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "min_tokens": max_tokens, "ignore_eos": True,
+                "temperature": 0.8, "seed": 7, "return_token_ids": True, "stream": True, **extra}
+        with self.open("/v1/completions", body, h) as r:
+            for line in r:
+                if line.startswith(b"data: [DONE]"):
+                    return
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+
+    def ctl(self, *args, check=True):
+        r = subprocess.run([program("sluicectl"), "--router", self.admin, *args, "-o", "json"], capture_output=True, text=True)
+        if check and r.returncode != 0:
+            raise AssertionError(f"sluicectl {' '.join(args)} ended with {r.returncode}: {r.stdout}{r.stderr}")
+        return r
+
+    def tables(self, *args):
+        """{title: [row as dict]} of a sluicectl command."""
+        doc = json.loads(self.ctl(*args).stdout)
+        tables = doc["tables"] if isinstance(doc, dict) else doc
+        return {t["title"]: [dict(zip(t["columns"], row)) for row in t["rows"]] for t in tables}
+
+    def nodes(self):
+        r = self.ctl("nodes", check=False)
+        if r.returncode != 0:
+            return []
+        return self.tables("nodes")["nodes"]
+
+    def record(self, request_id):
+        return {row["key"]: row["value"] for row in self.tables("explain", request_id)["record"]}
+
+    def wait_idle(self):
+        """No request runs anywhere, no transfer is open, and every page of every node is free or cached."""
+
+        def idle():
+            rows = self.nodes()
+            return rows and all(r["running"] == "0" and r["waiting"] == "0" and r["transfers"] == "0" and
+                                r["pages_free"] == r["pages"] for r in rows)
+
+        wait_for("all nodes to be idle with all pages free or cached", idle)
+
+
+def prompt_of(n, seed=1, vocab=512, first=16):
+    """n token ids, the same for the same seed."""
+    x, out = seed * 2654435761 % 2**32, []
+    for _ in range(n):
+        x = (1664525 * x + 1013904223) % 2**32
+        out.append(first + (x >> 8) % (vocab - first))
+    return out

@@ -1,0 +1,66 @@
+"""The decode node dies in the middle of a stream: another one goes on, no token lost, none twice, none different. Without another: a clear error."""
+import signal
+import unittest
+
+from harness import Cluster, prompt_of, wait_for
+from streams import Background, errors_of, tokens_of
+
+FAST_BEATS = ["--heartbeat-ms", "50", "--node-dead-ms", "1500"]
+
+
+class DecodeLost(unittest.TestCase):
+    def lose(self, mode, sig):
+        with Cluster(decode=2, router_options=FAST_BEATS) as c:
+            prompt = prompt_of(90)
+            want, _ = c.complete(prompt, 300, "colocated", {"X-Sluice-Decode-Node": "d1"}, cache_salt="base")
+            stream = Background(c.stream(prompt, 300, mode, {"X-Sluice-Decode-Node": "d0"}, cache_salt="lost"))
+            wait_for("tokens to come", lambda: len(stream.chunks) > 20)
+            self.assertTrue(stream.running(), "the stream was over before the node could be lost; it must be longer")
+            c.daemons["d0"].kill(sig)
+            chunks = stream.result()
+            if sig == signal.SIGSTOP:
+                c.daemons["d0"].kill(signal.SIGCONT)
+            self.assertEqual(errors_of(chunks), [])
+            self.assertEqual(tokens_of(chunks), want)
+            record = c.record(chunks[0]["id"])
+            self.assertEqual(record["finish"], "length")
+            self.assertNotEqual(record["attempts"], "1")
+            if sig == signal.SIGKILL:
+                c.daemons["d0"].wait()
+            wait_for("the other nodes to have all pages free or cached", lambda: all(
+                r["pages_free"] == r["pages"] and r["transfers"] == "0" for r in c.nodes() if r["node"] != "d0"))
+
+    def test_killed_in_pd_another_goes_on(self):
+        self.lose("pd", signal.SIGKILL)
+
+    def test_killed_in_colocated_another_goes_on(self):
+        self.lose("colocated", signal.SIGKILL)
+
+    def test_hung_another_goes_on(self):
+        self.lose("colocated", signal.SIGSTOP)
+
+    def test_all_nodes_killed_the_stream_ends_with_a_clear_error(self):
+        with Cluster(router_options=FAST_BEATS + ["--request-timeout-s", "20"]) as c:
+            stream = Background(c.stream(prompt_of(50), 350, "pd"))
+            wait_for("tokens to come", lambda: len(stream.chunks) > 5)
+            for name in ("p0", "d0"):
+                c.daemons[name].kill()
+                c.daemons[name].wait()
+            chunks = stream.result()
+            self.assertEqual(len(errors_of(chunks)), 1, chunks[-2:])
+            self.assertIn("node", errors_of(chunks)[0]["message"])
+            status, doc, headers = c.status("/v1/completions", {"model": "tiny", "prompt": [20, 21], "max_tokens": 2})
+            self.assertEqual(status, 503)
+            self.assertTrue(doc["error"]["message"])
+            self.assertTrue(headers["Retry-After"])
+            self.assertEqual(c.status("/health")[0], 503)
+            # and the cluster heals when nodes come back
+            c.start_node("p0", "sluice-prefill")
+            c.start_node("d0", "sluice-decode")
+            c.wait_nodes(2)
+            self.assertEqual(c.status("/health")[0], 200)
+            self.assertEqual(len(c.complete(prompt_of(50), 4, "pd")[0]), 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

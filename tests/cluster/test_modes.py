@@ -1,0 +1,79 @@
+"""The three modes answer alike, over the plain API, the openai client and sluice-bench equal."""
+import subprocess
+import unittest
+
+import harness
+from harness import Cluster, prompt_of
+
+
+class Modes(unittest.TestCase):
+    def test_three_modes_give_the_same_tokens_and_records_show_it(self):
+        with Cluster() as c:
+            prompt = prompt_of(100)
+            answers = {}
+            for mode in ("colocated", "pd", "hybrid"):
+                headers = {"X-Sluice-Split": "48"} if mode == "hybrid" else {}
+                tokens, doc = c.complete(prompt, 24, mode, {"X-Sluice-Digest": "1", **headers}, cache_salt=mode)
+                record = c.record(doc["id"])
+                answers[mode] = (tokens, doc["sluice"]["digests"])
+                self.assertEqual(record["s"], {"colocated": "0", "pd": "100", "hybrid": "48"}[mode])
+                self.assertEqual(record["pages_received"], {"colocated": "0", "pd": "7", "hybrid": "3"}[mode])
+                self.assertEqual(len(tokens), 24)
+            self.assertEqual(answers["colocated"], answers["pd"])
+            self.assertEqual(answers["colocated"], answers["hybrid"])
+            c.wait_idle()
+
+    def test_equal_finds_no_difference(self):
+        with Cluster() as c:
+            r = subprocess.run([harness.program("sluice-bench"), "equal", "--url", c.url, "--prompt-tokens", "9,70",
+                                "--output-tokens", "6", "--chunks", "16,64,0"], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            c.wait_idle()
+
+    def test_equal_finds_a_bit_flipped_on_the_wire_when_digests_are_off(self):
+        with Cluster(node_options=["--digests", "false", "--fault-flip-bit", "1"]) as c:
+            r = subprocess.run([harness.program("sluice-bench"), "equal", "--url", c.url, "--prompt-tokens", "70",
+                                "--output-tokens", "6", "--chunks", "16", "--temperatures", "0"], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 1, r.stdout + r.stderr)
+            self.assertRegex(r.stdout, "[1-9][0-9]* differences")
+
+    def test_a_bit_flipped_on_the_wire_is_mended_when_digests_are_on(self):
+        with Cluster(node_options=["--fault-flip-bit", "1"]) as c:
+            want, _ = c.complete(prompt_of(70), 8, "colocated", cache_salt="a")
+            got, doc = c.complete(prompt_of(70), 8, "pd", cache_salt="b")
+            self.assertEqual(want, got)
+            self.assertNotEqual(c.record(doc["id"])["resends"], "0")
+            c.wait_idle()
+
+    def test_openai_client_streaming_and_not(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("the openai package is not installed")
+        with Cluster() as c:
+            client = openai.OpenAI(base_url=c.url + "/v1", api_key="none")
+            ask = dict(model="tiny", messages=[{"role": "user", "content": "Hello, who are you?"}], max_tokens=12, seed=3,
+                       temperature=0.7)
+            whole = client.chat.completions.create(**ask)
+            text, finish, roles = "", [], []
+            for chunk in client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **ask):
+                for choice in chunk.choices:
+                    text += choice.delta.content or ""
+                    if choice.delta.role:
+                        roles.append(choice.delta.role)
+                    if choice.finish_reason:
+                        finish.append(choice.finish_reason)
+                usage = chunk.usage
+            self.assertEqual(text, whole.choices[0].message.content)
+            self.assertEqual(finish, [whole.choices[0].finish_reason])
+            self.assertEqual(roles, ["assistant"])
+            self.assertEqual(usage.total_tokens, whole.usage.total_tokens)
+            self.assertEqual([m.id for m in client.models.list()], ["tiny"])
+            with self.assertRaises(openai.NotFoundError):
+                client.chat.completions.create(**{**ask, "model": "other"})
+            with self.assertRaises(openai.BadRequestError):
+                client.chat.completions.create(**{**ask, "n": 2})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
