@@ -105,7 +105,8 @@ struct sl_backend_ops {
     void (*rope_kv)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv);
     /* out [n_rows, n_heads * head_dim] = softmax(q k^T / sqrt(head_dim)) v over positions 0..pos of each row,
-     * reading K and V from pages only, also those written in this pass. q is the head of qkv. */
+     * reading K and V from pages only, also those written in this pass. q is the head of qkv. Here, and
+     * only here, runs may leave rows out: those are not computed, and their rows of out stay. */
     void (*attention)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out);
     void (*sync)(struct sl_dev *d);

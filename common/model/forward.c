@@ -12,15 +12,17 @@
  *       x   += swiglu(rmsnorm(x) Wgate_up) Wdown            [n_rows, d]
  *     logits = rmsnorm(x[out_rows]) Whead                   [n_out, n_vocab]
  *
- * A pass without out rows ends when the last layer's K and V are in the pages: nobody reads what would
- * follow. */
+ * In the last layer only the rows whose logits are wanted go on once K and V are in the pages; a pass without
+ * such rows ends there. */
 #include "common/model/model_impl.h"
 
-static void layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b)
+/* A run of rows to be carried through the last layer costs about as much as this many rows more: its matrices
+ * are read once more. */
+#define ROWS_PER_RANGE 16
+
+static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b)
 {
-    const struct sl_backend_ops *ops = m->ops;
     const struct sl_layer_weights *w = &m->weights.layers[layer];
-    const struct sl_attn_shape *shape = &m->conf.attn;
     struct sl_linear qkv = {.w = w->qkv,
                             .prologue = SL_PRO_RMSNORM,
                             .norm_w = w->attn_norm.p,
@@ -29,29 +31,69 @@ static void layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, 
                             .bias = w->qkv_bias.p,
                             .y = m->qkv.p,
                             .n_rows = b->n_rows};
-    ops->linear(m->dev, &qkv);
-    ops->rope_kv(m->dev, kv, layer, shape, b, m->qkv.p);
-    if (b->n_out == 0 && layer + 1 == m->conf.n_layers)
-        return;
-    ops->attention(m->dev, kv, layer, shape, b, m->qkv.p, m->attn.p);
+    m->ops->linear(m->dev, &qkv);
+    m->ops->rope_kv(m->dev, kv, layer, &m->conf.attn, b, m->qkv.p);
+}
+
+/* What follows attention, for rows [first, first + n). */
+static void rows_forward(struct sl_model *m, uint32_t layer, uint32_t first, uint32_t n)
+{
+    const struct sl_layer_weights *w = &m->weights.layers[layer];
+    size_t q_dim = (size_t)m->conf.attn.n_heads * m->conf.attn.head_dim;
+    float *x = m->x.p + (size_t)first * m->conf.d_model;
     struct sl_linear out = {
-        .w = w->out, .x = m->attn.p, .bias = w->out_bias.p, .y = m->x.p, .add = 1, .n_rows = b->n_rows};
-    ops->linear(m->dev, &out);
+        .w = w->out, .x = m->attn.p + first * q_dim, .bias = w->out_bias.p, .y = x, .add = 1, .n_rows = n};
+    m->ops->linear(m->dev, &out);
     struct sl_linear gate_up = {.w = w->gate_up,
                                 .prologue = SL_PRO_RMSNORM,
                                 .norm_w = w->ffn_norm.p,
                                 .norm_eps = m->conf.rms_eps,
-                                .x = m->x.p,
+                                .x = x,
                                 .y = m->gate_up.p,
-                                .n_rows = b->n_rows};
-    ops->linear(m->dev, &gate_up);
-    struct sl_linear down = {.w = w->down,
-                             .prologue = SL_PRO_SWIGLU,
-                             .x = m->gate_up.p,
-                             .y = m->x.p,
-                             .add = 1,
-                             .n_rows = b->n_rows};
-    ops->linear(m->dev, &down);
+                                .n_rows = n};
+    m->ops->linear(m->dev, &gate_up);
+    struct sl_linear down = {
+        .w = w->down, .prologue = SL_PRO_SWIGLU, .x = m->gate_up.p, .y = x, .add = 1, .n_rows = n};
+    m->ops->linear(m->dev, &down);
+}
+
+/* The parts of the batch's runs whose logits are wanted, as runs over the same rows. */
+static struct sl_batch wanted_rows(struct sl_model *m, const struct sl_batch *b)
+{
+    struct sl_batch wanted = {.n_rows = b->n_rows, .tokens = b->tokens, .runs = m->wanted_runs};
+    uint32_t i = 0;
+    for (uint32_t u = 0; u < b->n_runs; u++) {
+        const struct sl_batch_run *run = &b->runs[u];
+        while (i < b->n_out && b->out_rows[i] < run->first_row + run->n_rows) {
+            uint32_t first = b->out_rows[i], n = 1;
+            while (i + n < b->n_out && b->out_rows[i + n] == first + n &&
+                   first + n < run->first_row + run->n_rows)
+                n++;
+            m->wanted_runs[wanted.n_runs++] = (struct sl_batch_run){
+                first, n, run->first_pos + (first - run->first_row), run->pages, run->n_pages};
+            i += n;
+        }
+    }
+    return wanted;
+}
+
+static void last_layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b)
+{
+    struct sl_batch wanted = wanted_rows(m, b);
+    if (b->n_out == 0)
+        return;
+    m->ops->attention(m->dev, kv, layer, &m->conf.attn, &wanted, m->qkv.p, m->attn.p);
+    if (b->n_out + ROWS_PER_RANGE * wanted.n_runs >= b->n_rows) {
+        rows_forward(m, layer, 0,
+                     b->n_rows); /* unwanted rows compute on what attention left of the layer before */
+        return;
+    }
+    for (uint32_t u = 0; u < wanted.n_runs;) {
+        uint32_t first = wanted.runs[u].first_row, end = first;
+        for (; u < wanted.n_runs && wanted.runs[u].first_row == end; u++)
+            end += wanted.runs[u].n_rows;
+        rows_forward(m, layer, first, end - first);
+    }
 }
 
 static void head_forward(struct sl_model *m, const struct sl_batch *b, float *logits)
@@ -78,7 +120,13 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
     SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
     m->ops->embed(m->dev, m->weights.embed, b, m->x.p);
     for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
-        layer_forward(m, kv, layer, b);
+        qkv_forward(m, kv, layer, b);
+        if (layer + 1 < m->conf.n_layers) {
+            m->ops->attention(m->dev, kv, layer, &m->conf.attn, b, m->qkv.p, m->attn.p);
+            rows_forward(m, layer, 0, b->n_rows);
+        } else {
+            last_layer_forward(m, kv, layer, b);
+        }
         atomic_fetch_add_explicit(progress, 1, memory_order_relaxed);
     }
     head_forward(m, b, logits);

@@ -57,6 +57,7 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     m->kv_dtype = o->kv_dtype;
     m->page_tokens = o->page_tokens;
     m->max_rows = o->max_rows;
+    m->wanted_runs = sl_xcalloc(o->max_rows, sizeof *m->wanted_runs);
     if ((e = sl_model_conf_read(g, &m->conf, why)) != SL_OK)
         goto close_file;
     rope_factors_own(m);
@@ -84,6 +85,7 @@ void sl_model_close(struct sl_model *m)
             m->ops->buf_free(m->dev, buffers[i]->p, buffers[i]->bytes);
     }
     sl_weights_free(&m->weights);
+    sl_free(m->wanted_runs);
     sl_free(m->rope_factors);
     sl_free(m);
 }

@@ -24,33 +24,39 @@ struct probe {
     uint32_t rows; /* at most, of one call */
 };
 
-static uint32_t random_word(uint32_t stream, uint32_t i)
+static void random_words(uint32_t stream, uint32_t *out, size_t n)
 {
-    uint32_t out[4];
-    sl_philox4x32((const uint32_t[4]){i / 4, stream, 0, 0}, (const uint32_t[2]){0x736c7563, 0}, out);
-    return out[i % 4];
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t r[4];
+        sl_philox4x32((const uint32_t[4]){(uint32_t)(i / 4), stream, 0, 0},
+                      (const uint32_t[2]){0x736c7563, 0}, r);
+        memcpy(out + i, r, (n - i < 4 ? n - i : 4) * sizeof *r);
+    }
 }
 
 /* In (-2, 2), with all mantissa bits in use. */
-static float random_float(uint32_t stream, uint32_t i)
+static void random_floats(uint32_t stream, float *out, size_t n)
 {
-    return ((float)(random_word(stream, i) >> 8) + 0.5f) * 0x1p-22f - 2;
+    uint32_t *words = sl_xalloc(n * sizeof *words);
+    random_words(stream, words, n);
+    for (size_t i = 0; i < n; i++)
+        out[i] = ((float)(words[i] >> 8) + 0.5f) * 0x1p-22f - 2;
+    sl_free(words);
 }
 
-/* One matrix of a type, n bytes: codes at random, scales and 16-bit values of a sane size. */
+/* One matrix of a type, n bytes, a multiple of 4: codes at random, scales and 16-bit values of a sane size.
+ */
 static void random_matrix(enum sl_dtype type, uint8_t *p, size_t n)
 {
     uint32_t stream = 100 + (uint32_t)type;
-    size_t block = type == SL_F32 ? 4 : type == SL_F16 || type == SL_BF16 ? 2 : sl_dtype_row_bytes(type, 32);
+    if (type == SL_F32) {
+        random_floats(stream, (float *)(void *)p, n / sizeof(float));
+        return;
+    }
+    random_words(stream, (uint32_t *)(void *)p, n / sizeof(uint32_t));
+    size_t block = type == SL_F16 || type == SL_BF16 ? 2 : sl_dtype_row_bytes(type, 32);
     size_t n_halves = type == SL_Q4_1 ? 2 : 1;
-    for (size_t i = 0; i < n; i++)
-        p[i] = (uint8_t)(random_word(stream, (uint32_t)i) >> 13);
     for (size_t at = 0; at < n; at += block) {
-        if (type == SL_F32) {
-            float f = random_float(stream, (uint32_t)(at / 4));
-            memcpy(p + at, &f, sizeof f);
-            continue;
-        }
         for (size_t i = 0; i < n_halves; i++) {
             uint8_t *high =
                 p + at + 2 * i + 1; /* sign and mantissa stay; 2^-5 to 2^-3 in F16, 2^-3 to 2^-1 in BF16 */
@@ -63,8 +69,7 @@ static float *device_floats(struct sl_model *m, uint32_t stream, size_t n)
 {
     float *host = sl_xalloc(n * sizeof *host), *p = m->ops->buf_alloc(m->dev, n * sizeof *host);
     SL_ASSERT(p != NULL);
-    for (size_t i = 0; i < n; i++)
-        host[i] = random_float(stream, (uint32_t)i);
+    random_floats(stream, host, n);
     m->ops->upload(m->dev, p, host, n * sizeof *host);
     m->ops->sync(m->dev);
     sl_free(host);
@@ -82,6 +87,8 @@ static void digest_device(struct probe *p, const float *y, size_t n)
 
 static void probe_linear(struct probe *p, struct sl_linear a, const float *x, size_t x_cols, float *y)
 {
+    float before[PROBE_ROWS * PROBE_OUT]; /* what an addition adds to */
+    random_floats(4, before, PROBE_ROWS * PROBE_OUT);
     for (uint32_t r = 0; r < PROBE_ROWS; r += p->rows) {
         uint32_t n = PROBE_ROWS - r < p->rows ? PROBE_ROWS - r : p->rows, reversed[PROBE_ROWS];
         for (uint32_t i = 0; i < n; i++)
@@ -90,10 +97,7 @@ static void probe_linear(struct probe *p, struct sl_linear a, const float *x, si
         a.x_rows = reversed;
         a.y = y;
         a.n_rows = n;
-        float before[PROBE_ROWS * PROBE_OUT]; /* what an addition adds to */
-        for (uint32_t i = 0; i < n * PROBE_OUT; i++)
-            before[i] = random_float(4, r * PROBE_OUT + i);
-        p->m->ops->upload(p->m->dev, y, before, n * PROBE_OUT * sizeof *y);
+        p->m->ops->upload(p->m->dev, y, before + (size_t)r * PROBE_OUT, n * PROBE_OUT * sizeof *y);
         p->m->ops->sync(p->m->dev);
         if (a.prologue == SL_PRO_SWIGLU) { /* the other way to name rows */
             a.x = x + r * x_cols;

@@ -98,11 +98,11 @@ static bool step(struct rig *r, struct schedule *sc, struct run_state *s, struct
         if (sc->random)
             n = roll(&sc->dice, 2) ? 1 : 1 + roll(&sc->dice, left);
         n = n < left ? n : left;
-        bool silent = sc->random && roll(&sc->dice, 3) == 0;
+        enum { ALL, NONE, LAST, SOME, N_WANTED } wanted = sc->random ? roll(&sc->dice, N_WANTED) : ALL;
         runs[b.n_runs++] = (struct sl_batch_run){b.n_rows, n, s->done[q], s->pages[q], s->n_pages[q]};
         for (uint32_t j = 0; j < n; j++) {
             uint32_t pos = s->done[q] + j;
-            if (!silent) {
+            if (wanted == ALL || (wanted == LAST && j + 1 == n) || (wanted == SOME && roll(&sc->dice, 2))) {
                 out_rows[b.n_out] = b.n_rows;
                 out_seq[b.n_out] = q;
                 out_pos[b.n_out++] = pos;
