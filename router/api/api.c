@@ -163,13 +163,13 @@ static void answer_options(struct sl_http_call *c)
     sl_http_answer(c, 204, NULL, NULL);
 }
 
-static bool key_ok(const struct sl_api *a, struct sl_http_call *c)
+const char *sl_api_key_name(const struct sl_api *a, const struct sl_http_call *c)
 {
     const char *auth = sl_http_header(c, "Authorization");
     const char *key = sl_http_header(c, "X-Api-Key");
     if (auth && strncasecmp(auth, "Bearer ", 7) == 0)
         key = auth + 7 + strspn(auth + 7, " ");
-    return key && sl_api_keys_find(a->conf.keys, key);
+    return a->conf.keys && key ? sl_api_keys_find(a->conf.keys, key) : NULL;
 }
 
 static bool is_json(struct sl_http_call *c)
@@ -194,7 +194,7 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
         return SL_HTTP_HERE;
     }
     const struct route *r = find_route(method, path, &arg, &other);
-    if (a->conf.keys && !(r && r->flags & PUBLIC) && !key_ok(a, c)) {
+    if (a->conf.keys && !(r && r->flags & PUBLIC) && !sl_api_key_name(a, c)) {
         sl_http_answer_error(
             c,
             &(struct sl_http_error){

@@ -224,6 +224,7 @@ static bool read_request(struct sl_api *a, struct sl_http_call *c, bool chat, co
     prompt.now_s = sl_wall_s();
     req->deadline_ms = a->conf.default_deadline_ms;
     req->arrived_us = sl_http_arrived_us(c);
+    req->key_name = sl_api_key_name(a, c);
     return sl_headers_read(header_of, c, req, fault) && sl_oai_parse(&a->model, chat, body, req, r, fault) &&
            sl_prompt_make(&prompt, r, fault);
 }

@@ -16,8 +16,3 @@ void sl_sse_done(struct sl_buf *out)
 {
     sl_buf_puts(out, "data: [DONE]\n\n");
 }
-
-void sl_sse_ping(struct sl_buf *out)
-{
-    sl_buf_puts(out, ": ping\n\n");
-}

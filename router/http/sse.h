@@ -11,7 +11,5 @@ void sl_sse_begin(struct sl_buf *out);
 void sl_sse_end(struct sl_buf *out);
 /* The frame that ends a stream; nothing may follow. */
 void sl_sse_done(struct sl_buf *out);
-/* A comment: keeps proxies from closing an idle stream; clients skip it. */
-void sl_sse_ping(struct sl_buf *out);
 
 #endif
