@@ -42,7 +42,7 @@ static uint32_t tokens_of(const struct sl_xfer *x, const struct sl_recv *r, uint
     return n < r->n_tokens ? n : r->n_tokens;
 }
 
-/* The one end of a session. */
+/* The one end of a session: its place is free when the engine hears of it. */
 static void settle(struct sl_xfer *x, struct sl_recv *r)
 {
     if (r->state != SL_RECV_CLOSING || r->n_pending > 0)
@@ -58,8 +58,8 @@ static void settle(struct sl_xfer *x, struct sl_recv *r)
                                .transfer_ms =
                                    r->granted_us ? (double)(sl_now_us() - r->granted_us) * 1e-3 : 0};
     memcpy(ev.why, r->why, sizeof ev.why);
-    sl_xfer_emit(x, &ev);
     destroy(x, r);
+    sl_xfer_emit(x, &ev);
 }
 
 static void close_session(struct sl_xfer *x, struct sl_recv *r, enum sl_err e, const char *why)
@@ -428,18 +428,18 @@ void sl_recv_tick(struct sl_xfer *x, uint64_t now)
         struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
         if (r->state == SL_RECV_CLOSING) {
             /* A receive that does not end: force-closing the connection is the only cancel. */
-            if (r->peer && now - r->closing_since_ms > x->conf.peer_dead_ms)
+            if (r->peer && sl_xfer_due(x, r->closing_since_ms + x->conf.peer_dead_ms, now))
                 sl_peer_disconnect(r->peer, "a cancelled transfer did not end");
-        } else if (now >= r->deadline_ms) {
+        } else if (sl_xfer_due(x, r->deadline_ms, now)) {
             give_up(x, r, SL_EDEADLINE, "the deadline passed");
-        } else if (r->state == SL_RECV_WAIT && now >= r->announce_by_ms) {
+        } else if (r->state == SL_RECV_WAIT && sl_xfer_due(x, r->announce_by_ms, now)) {
             give_up(x, r, SL_EPEER, "the prefill node did not announce its pages in time");
         }
     }
     SL_LIST_FOREACH_SAFE(n, tmp, &x->earlies)
     {
         struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
-        if (now >= e->until_ms)
+        if (sl_xfer_due(x, e->until_ms, now))
             drop_early(x, e);
     }
 }

@@ -35,7 +35,7 @@ static void destroy(struct sl_xfer *x, struct sl_send *s)
     sl_free(s);
 }
 
-static void tell_engine(struct sl_xfer *x, const struct sl_send *s)
+static struct sl_xfer_event done_event(const struct sl_send *s)
 {
     struct sl_xfer_event ev = {.kind = SL_XFER_SEND_DONE,
                                .key = s->key,
@@ -46,17 +46,19 @@ static void tell_engine(struct sl_xfer *x, const struct sl_send *s)
                                .bytes_after_ready = s->bytes_after_ready,
                                .transfer_ms = s->ready_us ? (double)(sl_now_us() - s->ready_us) * 1e-3 : 0};
     memcpy(ev.why, s->why, sizeof ev.why);
-    sl_xfer_emit(x, &ev);
+    return ev;
 }
 
-/* The one end of a session. */
+/* The one end of a session: its place is free when the engine hears of it. */
 static void settle(struct sl_xfer *x, struct sl_send *s)
 {
     if (s->state != SL_SEND_CLOSING || s->n_inflight > 0)
         return;
-    if (!s->silent)
-        tell_engine(x, s);
+    struct sl_xfer_event ev = done_event(s);
+    bool silent = s->silent;
     destroy(x, s);
+    if (!silent)
+        sl_xfer_emit(x, &ev);
 }
 
 static void tell_abort(struct sl_peer *p, const struct sl_xfer_key *k, const char *why)
@@ -123,10 +125,11 @@ void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
 {
     struct sl_send *s = find(x, k);
     if (s && s->silent) { /* aborted before it was opened, and D is still to be told */
-        struct sl_send over = {.key = *k, .err = SL_ECANCELED, .n_tokens = n_tokens};
-        memcpy(over.why, s->why, sizeof over.why);
-        tell_engine(x, &over);
+        struct sl_xfer_event ev = done_event(s);
+        ev.err = SL_ECANCELED;
+        ev.n_tokens = n_tokens;
         atomic_fetch_sub(&x->n_sessions, 1);
+        sl_xfer_emit(x, &ev);
         return;
     }
     if (s) {
@@ -312,8 +315,9 @@ void sl_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k, const struct 
     sl_kv_text(s->why, sizeof s->why, why, strlen(why));
     if (connecting) { /* over for the engine; it stays to tell D */
         s->err = SL_ECANCELED;
-        tell_engine(x, s);
+        struct sl_xfer_event ev = done_event(s);
         atomic_fetch_sub(&x->n_sessions, 1);
+        sl_xfer_emit(x, &ev);
     }
     s->silent = true;
     s->deadline_ms = sl_now_ms() + x->conf.wait_ms;
@@ -432,12 +436,12 @@ void sl_send_tick(struct sl_xfer *x, uint64_t now)
         struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
         if (s->state == SL_SEND_CLOSING) {
             /* Payloads that do not leave: force-closing the connection is the only cancel. */
-            if (s->peer && now - s->closing_since_ms > x->conf.peer_dead_ms)
+            if (s->peer && sl_xfer_due(x, s->closing_since_ms + x->conf.peer_dead_ms, now))
                 sl_peer_disconnect(s->peer, "a cancelled transfer did not end");
-        } else if (now >= s->deadline_ms) {
-            tell_abort(s->peer, &s->key, "deadline");
+        } else if (sl_xfer_due(x, s->deadline_ms, now)) {
+            tell_abort(s->peer, &s->key, "the deadline passed");
             close_session(x, s, SL_EDEADLINE, "the deadline passed");
-        } else if (s->state == SL_SEND_CONNECT && now >= s->connect_by_ms) {
+        } else if (s->state == SL_SEND_CONNECT && sl_xfer_due(x, s->connect_by_ms, now)) {
             close_session(x, s, SL_EPEER, "the decode node cannot be reached");
         }
     }

@@ -15,7 +15,7 @@
 #define SL_KV_MAX_WHY    160u
 
 enum sl_kv_type {
-    SL_KV_HELLO = 1, /* P -> D, first message; payload: identity */
+    SL_KV_HELLO = 1, /* P -> D, first message; value: the boot id it wants to reach; payload: identity */
     SL_KV_HELLO_ACK, /* D -> P: flag 1 = accepted; payload: identity, why */
     SL_KV_ANNOUNCE,  /* P -> D: n_tokens, deadline_ms */
     SL_KV_GRANT, /* D -> P: index = have_pages, count = pages; payload: a bit per page, set where a run of D's
@@ -44,7 +44,7 @@ struct sl_kv_header {
     struct sl_xfer_key key;
     uint32_t index, count, n_tokens, deadline_ms;
     int32_t token;
-    uint64_t value; /* COMMIT: logits digest of the first token; PING, PROBE: echoed */
+    uint64_t value; /* HELLO: boot id; COMMIT: logits digest of the first token; PROBE: echoed */
 };
 
 #define SL_KV_HEADER_BYTES 108u /* 4 + 4 + 64 + 5 * 4 + 8, and 8 in reserve */

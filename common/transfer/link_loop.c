@@ -27,7 +27,7 @@ struct sl_conn {
                             items of an inbox may still point to it */
 };
 
-enum item_kind { ITEM_ACCEPT, ITEM_MESSAGE, ITEM_SENT, ITEM_CLOSED };
+enum item_kind { ITEM_ACCEPT, ITEM_MESSAGE, ITEM_LANDED, ITEM_SENT, ITEM_CLOSED };
 struct item {
     struct sl_list node;
     enum item_kind kind;
@@ -37,6 +37,8 @@ struct item {
     size_t header_len, payload_len;
     unsigned char header[SL_LINK_MAX_HEADER];
     unsigned char *payload;
+    bool held; /* of a message: its payload lands later */
+    void *dst; /* of a payload that lands */
 };
 
 struct sl_link_rx {
@@ -49,6 +51,7 @@ struct sl_link {
     char address[64];
     int efd;
     struct sl_list inbox; /* struct item, under the mutex */
+    struct sl_list held;  /* ITEM_LANDED not released, under the mutex */
     struct sl_list conns, dead_conns;
 };
 
@@ -97,6 +100,7 @@ static enum sl_err loop_open(const struct sl_link_conf *conf, const struct sl_li
     l->arg = arg;
     l->efd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     sl_list_init(&l->inbox);
+    sl_list_init(&l->held);
     sl_list_init(&l->conns);
     sl_list_init(&l->dead_conns);
     pthread_mutex_lock(&mutex);
@@ -151,6 +155,8 @@ static void loop_close(struct sl_link *l)
             sl_free(it->conn); /* it never came into conns */
         item_free(it);
     }
+    SL_LIST_FOREACH_SAFE(n, tmp, &l->held)
+    item_free(SL_CONTAINER_OF(n, struct item, node));
     SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
     sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
     SL_LIST_FOREACH_SAFE(n, tmp, &l->dead_conns)
@@ -215,6 +221,7 @@ static enum sl_err loop_send(struct sl_conn *c, const void *header, size_t heade
             it->header_len = header_len;
             it->payload = payload_len ? sl_xmemdup(payload, payload_len) : NULL;
             it->payload_len = payload_len;
+            it->held = f == SL_LOOP_HOLD;
             if (f == SL_LOOP_CORRUPT && payload_len)
                 it->payload[payload_len / 2] ^= 0x10;
             put(c->other->link, it);
@@ -232,6 +239,18 @@ static enum sl_err loop_send(struct sl_conn *c, const void *header, size_t heade
 static void loop_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token)
 {
     SL_ASSERT(len == rx->item->payload_len);
+    if (rx->item->held) {
+        struct item *it = item_new(ITEM_LANDED, c);
+        it->token = token;
+        it->dst = dst;
+        it->payload = rx->item->payload;
+        it->payload_len = len;
+        rx->item->payload = NULL;
+        pthread_mutex_lock(&mutex);
+        sl_list_add_tail(&c->link->held, &it->node);
+        pthread_mutex_unlock(&mutex);
+        return;
+    }
     memcpy(dst, rx->item->payload, len);
     c->link->events.on_received(c->link->arg, c, token, SL_OK);
 }
@@ -243,6 +262,28 @@ static void loop_disconnect(struct sl_conn *c)
         part(c);
         put(c->link, item_new(ITEM_CLOSED, c));
     }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Payloads held for c, or for all when c is NULL, may land now. Under the mutex. */
+static void release(struct sl_link *l, const struct sl_conn *c)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &l->held)
+    {
+        struct item *it = SL_CONTAINER_OF(n, struct item, node);
+        if (c && it->conn != c)
+            continue;
+        sl_list_remove(&it->node);
+        put(l, it);
+    }
+}
+
+void sl_link_loop_release(void)
+{
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < MAX_LINKS; i++)
+        if (links[i])
+            release(links[i], NULL);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -259,6 +300,11 @@ static void run_item(struct sl_link *l, struct item *it)
         if (!c->dead)
             l->events.on_message(l->arg, c, it->header, it->header_len, it->payload, it->payload_len, &rx);
         break;
+    case ITEM_LANDED:
+        if (!c->dead)
+            memcpy(it->dst, it->payload, it->payload_len);
+        l->events.on_received(l->arg, c, it->token, c->dead ? SL_EPEER : SL_OK);
+        break;
     case ITEM_SENT:
         l->events.on_sent(l->arg, c, it->token, it->err);
         break;
@@ -269,6 +315,9 @@ static void run_item(struct sl_link *l, struct item *it)
         l->events.on_closed(l->arg, c);
         sl_list_remove(&c->node);
         sl_list_add_tail(&l->dead_conns, &c->node);
+        pthread_mutex_lock(&mutex);
+        release(l, c); /* to end with an error */
+        pthread_mutex_unlock(&mutex);
         break;
     }
 }

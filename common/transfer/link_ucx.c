@@ -1,21 +1,27 @@
 /* common/transfer/link_ucx.c - the UCX transport: one worker, active messages, endpoints in peer-error mode.
  *
  * What UCX does on these systems, and what follows (docs/architecture.md, "Page transfer"):
- *  - force-closing the endpoint is the only cancel, so disconnect() does that and on_closed is told from
+ *  - force-closing the endpoint is the only cancel, so disconnect() does that, and on_closed is told from
  * here;
  *  - a normal close looks like a failure to the other side: the layer above says BYE first;
- *  - the error callback runs inside progress and may not close the endpoint there: closing is put off to the
- * end of progress();
- *  - peer-error mode silently drops shared memory unless it is told to handle errors; tcp must stay in the
+ *  - the error callback runs inside progress and may not close the endpoint there: reap() does it after;
+ *  - peer-error mode silently drops shared memory unless that is told to handle errors; tcp must stay in the
  * list for connecting;
- *  - UCX takes over signals and patches mmap unless told not to, so the environment is set before ucp_init().
- * The order of announced messages: all go over one endpoint, control messages eager. */
+ *  - the library takes over signals (SIGHUP, SIGSEGV ...) as soon as it is loaded, and patches mmap: tame()
+ * takes both back. All messages of a connection go over one endpoint, control messages eager, which keeps
+ * their order. */
+#include <dlfcn.h>
 #include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <ucm/api/ucm.h>
 #include <ucp/api/ucp.h>
+#include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
 
 #include "common/base/clock.h"
 #include "common/base/hashmap.h"
@@ -69,9 +75,40 @@ struct sl_link {
     bool deaf;                /* closing: nobody hears callbacks any more */
 };
 
-static void set_default_env(const char *name, const char *value)
+/* Signals whose handler is UCX's get back the one they had before; others stay as the program set them. */
+static void give_back_signals(void)
 {
-    setenv(name, value, 0);
+    static const int signals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
+    for (size_t i = 0; i < SL_COUNTOF(signals); i++) {
+        struct sigaction now;
+        Dl_info of;
+        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_DFL &&
+            now.sa_handler != SIG_IGN && dladdr((void *)(uintptr_t)now.sa_handler, &of) &&
+            strstr(of.dli_fname, "libucs"))
+            ucs_debug_disable_signal(signals[i]);
+    }
+}
+
+/* Process-wide settings, before the first context. Options of the library itself were read from the
+ * environment when it was loaded, so they are set here; options of transports are read when one is opened,
+ * and the operator's environment wins. */
+static void tame(void)
+{
+    static const char *const defaults[][2] = {
+        {"UCX_POSIX_ERROR_HANDLING", "y"}, {"UCX_SYSV_ERROR_HANDLING", "y"}, {"UCX_TCP_KEEPIDLE", "1s"},
+        {"UCX_TCP_KEEPINTVL", "1s"},       {"UCX_TCP_KEEPCNT", "3"},         {"UCX_KEEPALIVE_INTERVAL", "1s"},
+        {"UCX_MAX_RNDV_RAILS", "1"},
+    };
+    give_back_signals();
+    if (!getenv("UCX_MEM_EVENTS")) {
+        ucm_global_config_t memory = ucm_global_opts;
+        memory.enable_events = 0;
+        ucm_set_global_opts(&memory);
+    }
+    for (size_t i = 0; i < SL_COUNTOF(defaults); i++)
+        setenv(defaults[i][0], defaults[i][1], 0);
+    if (!getenv("UCX_WARN_UNUSED_ENV_VARS"))
+        (void)ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n"); /* what tcp alone does not use */
 }
 
 static enum sl_err resolve(const char *text, struct sockaddr_storage *sa, socklen_t *len, struct sl_why *why)
@@ -366,18 +403,9 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
     l->by_ep = sl_hashmap_new();
     snprintf(l->tls, sizeof l->tls, "%s", tls);
     sl_list_init(&l->conns);
-    set_default_env("UCX_HANDLE_ERRORS", "none");
-    set_default_env("UCX_DEBUG_SIGNO", "0");
-    set_default_env("UCX_WARN_UNUSED_ENV_VARS", "n");
-    set_default_env("UCX_MEM_EVENTS", "n");
-    set_default_env("UCX_POSIX_ERROR_HANDLING", "y");
-    set_default_env("UCX_SYSV_ERROR_HANDLING", "y");
-    set_default_env("UCX_TCP_KEEPIDLE", "1s");
-    set_default_env("UCX_TCP_KEEPINTVL", "1s");
-    set_default_env("UCX_TCP_KEEPCNT", "3");
-    set_default_env("UCX_KEEPALIVE_INTERVAL", "1s");
-    set_default_env("UCX_MAX_RNDV_RAILS", "1");
 
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, tame);
     e = resolve(conf->listen, &sa, &sa_len, why);
     if (e)
         goto fail;

@@ -73,7 +73,7 @@ static void say_hello(struct sl_peer *p)
 {
     unsigned char id[SL_KV_IDENTITY_BYTES];
     struct sl_kv_hello mine = my_hello(p->x);
-    struct sl_kv_header h = {.type = SL_KV_HELLO};
+    struct sl_kv_header h = {.type = SL_KV_HELLO, .value = p->ref.boot_id};
     sl_kv_hello_pack(&mine, id);
     if (sl_peer_send(p, &h, id, sizeof id) == SL_OK)
         p->state = SL_PEER_HELLO;
@@ -197,11 +197,12 @@ static void answer_hello(struct sl_peer *p, const struct sl_kv_hello *theirs, en
     if (verdict != SL_OK) {
         p->refused = true;
         sl_kv_text(p->why, sizeof p->why, text, strlen(text));
-        SL_ERROR("pair refused peer=%s why=\"%s\"", theirs->id.name, text);
+        sl_log(verdict == SL_EMISMATCH ? SL_LOG_ERROR : SL_LOG_WARN, "pair refused peer=%s why=\"%s\"",
+               theirs->id.name, text);
     }
 }
 
-static void take_hello(struct sl_peer *p, const void *data, size_t len)
+static void take_hello(struct sl_peer *p, const struct sl_kv_header *h, const void *data, size_t len)
 {
     struct sl_xfer *x = p->x;
     struct sl_kv_hello theirs, mine = my_hello(x);
@@ -213,7 +214,9 @@ static void take_hello(struct sl_peer *p, const void *data, size_t len)
     }
     memcpy(p->ref.name, theirs.id.name, sizeof p->ref.name);
     p->ref.boot_id = theirs.id.boot_id;
-    enum sl_err e = sl_kv_identity_match(&mine, &theirs, &why);
+    enum sl_err e = h->value == x->conf.self.boot_id
+                        ? sl_kv_identity_match(&mine, &theirs, &why)
+                        : sl_why_set(&why, SL_EPEER, "another start of node %s was asked for", mine.id.name);
     answer_hello(p, &theirs, e, why.text);
     if (e)
         return;
@@ -288,21 +291,20 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
         p->dropped++;
         return;
     }
+    if (strcmp(theirs.id.name, p->ref.name) != 0 || theirs.id.boot_id != p->ref.boot_id) {
+        sl_peer_disconnect(p, "another node, or another start of it, answers at this address");
+        return;
+    }
     if (!(h->flags & SL_KV_FLAG_OK)) {
-        const char *text = (const char *)data + SL_KV_IDENTITY_BYTES;
-        size_t max = len - SL_KV_IDENTITY_BYTES;
         p->refused = true;
-        sl_kv_text(p->why, sizeof p->why, text, max);
+        sl_kv_text(p->why, sizeof p->why, (const char *)data + SL_KV_IDENTITY_BYTES,
+                   len - SL_KV_IDENTITY_BYTES);
         sl_peer_disconnect(p, "the peer refused the pair");
         return;
     }
     if (sl_kv_identity_match(&mine, &theirs, &why) != SL_OK) {
         p->refused = true;
         sl_peer_disconnect(p, why.text);
-        return;
-    }
-    if (strcmp(theirs.id.name, p->ref.name) != 0 || theirs.id.boot_id != p->ref.boot_id) {
-        sl_peer_disconnect(p, "another node, or another start of it, answers at this address");
         return;
     }
     fence_others(p);
@@ -320,7 +322,7 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
     struct sl_kv_header answer = {.value = h->value};
     switch (h->type) {
     case SL_KV_HELLO:
-        take_hello(p, data, len);
+        take_hello(p, h, data, len);
         break;
     case SL_KV_HELLO_ACK:
         take_hello_ack(p, h, data, len);
@@ -361,15 +363,15 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now)
     if (!p->conn)
         return;
     if (p->state != SL_PEER_UP) {
-        if (now - p->connect_since_ms > c->wait_ms)
+        if (sl_xfer_due(p->x, p->connect_since_ms + c->wait_ms, now))
             sl_peer_disconnect(p, "no handshake in time");
         return;
     }
-    if (now - p->last_heard_ms > c->peer_dead_ms) {
+    if (sl_xfer_due(p->x, p->last_heard_ms + c->peer_dead_ms, now)) {
         sl_peer_disconnect(p, "silent for longer than peer_dead_ms");
         return;
     }
-    if (now >= p->next_ping_ms) {
+    if (sl_xfer_due(p->x, p->next_ping_ms, now)) {
         struct sl_kv_header ping = {.type = SL_KV_PING};
         p->next_ping_ms = now + c->heartbeat_ms;
         (void)sl_peer_send(p, &ping, NULL, 0); /* on failure on_closed follows */

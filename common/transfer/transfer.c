@@ -86,13 +86,16 @@ void sl_xfer_emit(struct sl_xfer *x, const struct sl_xfer_event *ev)
 
 static void on_accept(void *arg, struct sl_conn *c)
 {
-    sl_peer_accept(arg, c);
+    struct sl_xfer *x = arg;
+    x->active = true;
+    sl_peer_accept(x, c);
 }
 
 static void on_closed(void *arg, struct sl_conn *c)
 {
     struct sl_xfer *x = arg;
     struct sl_peer *p = x->ops->user(c);
+    x->active = true;
     if (p)
         sl_peer_closed(p);
 }
@@ -105,6 +108,7 @@ static void on_message(void *arg, struct sl_conn *c, const void *header, size_t 
     struct sl_kv_header h;
     if (!p)
         return;
+    x->active = true;
     if (sl_kv_header_unpack(header, header_len, &h) != SL_OK) {
         p->dropped++;
         return;
@@ -207,6 +211,7 @@ static void on_commands(void *arg, uint32_t events)
     struct sl_xfer *x = arg;
     struct cmd *c;
     (void)events;
+    x->active = true;
     while ((c = sl_queue_pop(x->commands)) != NULL) {
         run_command(x, c);
         cmd_free(c);
@@ -226,17 +231,23 @@ static void update_reports(struct sl_xfer *x)
     pthread_mutex_unlock(&x->report_mutex);
 }
 
+/* Heartbeats, deadlines, what did not fit the event queue. An idle thread sleeps until one of them is due. */
 static void on_tick(void *arg)
 {
     struct sl_xfer *x = arg;
-    uint64_t now = sl_now_ms();
+    uint64_t now = sl_now_ms(), wait = SL_XFER_TICK_MS;
+    x->next_due_ms = now + SL_XFER_IDLE_MS;
     SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
     sl_peer_tick(SL_CONTAINER_OF(n, struct sl_peer, node), now);
     sl_send_tick(x, now);
     sl_recv_tick(x, now);
     flush_backlog(x);
     update_reports(x);
-    sl_timer_set(x->tick, SL_XFER_TICK_MS);
+    if (!x->active && sl_list_empty(&x->backlog) && x->next_due_ms > now + wait)
+        wait = x->next_due_ms - now;
+    x->active = false;
+    x->tick_far = wait > SL_XFER_TICK_MS;
+    sl_timer_set(x->tick, wait);
 }
 
 static void on_link(void *arg, uint32_t events)
@@ -255,6 +266,10 @@ static void round_once(struct sl_xfer *x, uint32_t max_wait_ms)
         x->pump_wanted = false;
         sl_send_pump(x);
         busy = true;
+    }
+    if (x->active && x->tick_far) {
+        x->tick_far = false;
+        sl_timer_set(x->tick, SL_XFER_TICK_MS);
     }
     sl_loop_once(x->loop, busy ? 0 : max_wait_ms);
 }
@@ -282,7 +297,7 @@ static void thread_main(void *arg)
         SL_WARN("transfer thread not pinned cpu=%d", x->conf.cpu);
     sl_timer_set(x->tick, SL_XFER_TICK_MS);
     while (!atomic_load(&x->stop))
-        round_once(x, SL_XFER_TICK_MS);
+        round_once(x, SL_XFER_IDLE_MS);
     say_bye(x);
 }
 

@@ -16,12 +16,12 @@
 #include "common/transfer/kv_wire.h"
 
 #define SL_XFER_MAX_PEERS    256u        /* nodes one node talks to */
-#define SL_XFER_MAX_INFLIGHT (16u << 20) /* payload bytes sent and not completed, per connection */
-#define SL_XFER_MIN_INFLIGHT (1u << 20)
-#define SL_XFER_INFLIGHT_MS                                                                                  \
-    250u /* of the measured rate: on a slow link a queue only delays cancels and pings */
-#define SL_XFER_MESSAGES     4u /* of the bytes in flight, one message has at most 1/4: 4 MiB on a fast link */
-#define SL_XFER_TICK_MS      20u        /* how late a deadline or heartbeat may be noticed */
+#define SL_XFER_MAX_INFLIGHT (16u << 20) /* payload bytes sent and not completed, per connection ... */
+#define SL_XFER_MIN_INFLIGHT (1u << 20)  /* ... fewer on a slow link, where a queue only delays cancels: */
+#define SL_XFER_INFLIGHT_MS  250u        /* as many as the measured rate moves in this time */
+#define SL_XFER_MESSAGES     4u  /* one message has 1/4 of them at most, 4 MiB on a fast link, or one page */
+#define SL_XFER_TICK_MS      20u /* how late a deadline or heartbeat may be noticed */
+#define SL_XFER_IDLE_MS      1000u      /* longest time without a tick */
 #define SL_XFER_MAX_REJECTS  2u         /* the first is sent again, the second ends the session */
 #define SL_XFER_RETRY_MS     1000u      /* before a peer that refused the pair is dialled again */
 #define SL_XFER_PROBE_BYTES  (2u << 20) /* payload of the bandwidth probe */
@@ -143,6 +143,9 @@ struct sl_xfer {
     struct sl_link *link;
     struct sl_loop *loop;
     struct sl_timer *tick;
+    bool active,
+        tick_far; /* something happened since the last tick; the next one is further than a tick away */
+    uint64_t next_due_ms; /* of the tick that runs: when the next one has something to do */
     struct sl_thread thread;
     struct sl_queue *commands;
     atomic_bool stop;
@@ -163,6 +166,13 @@ struct sl_xfer {
 
 /* transfer.c */
 void sl_xfer_emit(struct sl_xfer *x, const struct sl_xfer_event *ev);
+/* Inside a tick: true when at_ms has come, else the next tick is not later than it. */
+static inline bool sl_xfer_due(struct sl_xfer *x, uint64_t at_ms, uint64_t now_ms)
+{
+    if (at_ms < x->next_due_ms)
+        x->next_due_ms = at_ms;
+    return now_ms >= at_ms;
+}
 static inline void *sl_xfer_page(const struct sl_xfer *x, uint32_t id)
 {
     return (char *)x->conf.pool + (size_t)id * x->conf.page_bytes;

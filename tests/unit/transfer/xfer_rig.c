@@ -1,0 +1,188 @@
+/* tests/unit/transfer/xfer_rig.c - see xfer_rig.h. */
+#include "tests/unit/transfer/xfer_rig.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+void rig_open(struct rig_node *n, const struct rig_opts *o)
+{
+    struct sl_why why = {0};
+    memset(n, 0, sizeof *n);
+    struct sl_xfer_conf c = {
+        .transport = o->transport ? o->transport : "loop",
+        .listen = o->listen ? o->listen : "127.0.0.1:0",
+        .ucx_devices = "lo",
+        .self = {.boot_id = o->boot_id ? o->boot_id : 1,
+                 .model_digest = {11, 22},
+                 .geometry = {.n_layers = 2,
+                              .n_kv_heads = 1,
+                              .page_tokens = RIG_PAGE_TOKENS,
+                              .head_dim = o->head_dim ? o->head_dim : 8,
+                              .dtype = SL_BF16},
+                 .numerics_id = 33,
+                 .tensor_parallel = 1,
+                 .exact = true},
+        .n_pages = o->n_pages ? o->n_pages : RIG_PAGES,
+        .digests = !o->no_digests,
+        .peer_dead_ms = o->peer_dead_ms ? o->peer_dead_ms : RIG_WAIT_MS,
+        .wait_ms = o->wait_ms ? o->wait_ms : RIG_WAIT_MS,
+        .heartbeat_ms = o->heartbeat_ms ? o->heartbeat_ms : 100,
+        .max_sessions = o->max_sessions ? o->max_sessions : 256,
+        .link_test = o->link_test,
+        .cpu = -1,
+    };
+    snprintf(c.self.name, sizeof c.self.name, "%s", o->name ? o->name : "node");
+    c.page_bytes = sl_kv_page_bytes(&c.self.geometry);
+    if (o->edit)
+        o->edit(&c.self);
+    n->page_bytes = c.page_bytes;
+    n->n_pages = c.n_pages;
+    n->pool = sl_xcalloc(c.n_pages, c.page_bytes);
+    c.pool = n->pool;
+    n->events = c.events = sl_queue_new(o->max_events ? o->max_events : 4096);
+    if (sl_xfer_open(&c, &n->x, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    snprintf(n->peer.name, sizeof n->peer.name, "%s", c.self.name);
+    n->peer.boot_id = c.self.boot_id;
+    snprintf(n->peer.address, sizeof n->peer.address, "%s", sl_xfer_address(n->x));
+}
+
+void rig_close(struct rig_node *n)
+{
+    struct sl_xfer_event *ev;
+    sl_xfer_close(n->x);
+    while (n->events && (ev = sl_queue_pop(n->events)) != NULL)
+        sl_free(ev);
+    sl_queue_free(n->events);
+    sl_free(n->kept);
+    sl_free(n->pool);
+    memset(n, 0, sizeof *n);
+}
+
+struct sl_xfer_key rig_key(const char *request, uint32_t epoch)
+{
+    struct sl_xfer_key k = {.epoch = epoch};
+    snprintf(k.request, sizeof k.request, "%s", request);
+    return k;
+}
+
+unsigned char *rig_page(const struct rig_node *n, uint32_t page)
+{
+    return n->pool + (size_t)page * n->page_bytes;
+}
+
+static unsigned char pattern(uint32_t seed, uint32_t index, size_t i)
+{
+    uint32_t v = (seed * 2654435761u) ^ (index * 40503u) ^ (uint32_t)(i / 64) * 97u;
+    return (unsigned char)((v >> 8) + i);
+}
+
+void rig_fill(struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index)
+{
+    for (size_t i = 0; i < n->page_bytes; i++)
+        rig_page(n, page)[i] = pattern(seed, index, i);
+}
+
+bool rig_page_is(const struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index)
+{
+    for (size_t i = 0; i < n->page_bytes; i++)
+        if (rig_page(n, page)[i] != pattern(seed, index, i))
+            return false;
+    return true;
+}
+
+void rig_clear(struct rig_node *n)
+{
+    memset(n->pool, 0, n->n_pages * n->page_bytes);
+}
+
+void rig_iota(uint32_t *pages, uint32_t n, uint32_t first)
+{
+    for (uint32_t i = 0; i < n; i++)
+        pages[i] = first + i;
+}
+
+static void keep(struct rig_node *n, const struct sl_xfer_event *ev)
+{
+    if (n->n_kept == n->cap_kept) {
+        n->cap_kept = n->cap_kept ? 2 * n->cap_kept : 64;
+        n->kept = sl_xrealloc_array(n->kept, n->cap_kept, sizeof *n->kept);
+    }
+    n->kept[n->n_kept++] = *ev;
+}
+
+static void pop_all(struct rig_node *n)
+{
+    struct sl_xfer_event *ev;
+    while ((ev = sl_queue_pop(n->events)) != NULL) {
+        keep(n, ev);
+        sl_free(ev);
+    }
+}
+
+static struct sl_xfer_event *find(struct rig_node *n, enum sl_xfer_event_kind kind,
+                                  const struct sl_xfer_key *k)
+{
+    for (size_t i = 0; i < n->n_kept; i++)
+        if (n->kept[i].kind == kind && n->kept[i].key.epoch == k->epoch &&
+            strcmp(n->kept[i].key.request, k->request) == 0)
+            return &n->kept[i];
+    return NULL;
+}
+
+bool rig_has(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_xfer_key *k)
+{
+    pop_all(n);
+    return find(n, kind, k) != NULL;
+}
+
+struct sl_xfer_event rig_wait(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_xfer_key *k)
+{
+    uint64_t end = sl_now_ms() + RIG_WAIT_MS;
+    struct sl_xfer_event *found;
+    while (!rig_has(n, kind, k)) {
+        if (sl_now_ms() > end)
+            fail_msg("event %d of %s/%u at %s did not come", (int)kind, k->request, k->epoch, n->peer.name);
+        sl_queue_wait(n->events, 1000);
+    }
+    found = find(n, kind, k);
+    struct sl_xfer_event ev = *found;
+    size_t after = (size_t)(n->kept + n->n_kept - found) - 1;
+    memmove(found, found + 1, after * sizeof *found);
+    n->n_kept--;
+    return ev;
+}
+
+void rig_wait_ready(struct rig_node *n, const struct sl_xfer_key *k, uint32_t n_tokens)
+{
+    while (rig_wait(n, SL_XFER_RECV_READY, k).n_tokens < n_tokens)
+        ;
+}
+
+struct sl_link_report rig_wait_link(struct rig_node *n, const char *peer, const char *state)
+{
+    struct sl_link_report r[16];
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_now_ms() < end; usleep(2000)) {
+        size_t count = sl_xfer_links(n->x, r, SL_COUNTOF(r));
+        for (size_t i = 0; i < count; i++)
+            if (strcmp(r[i].peer, peer) == 0 && strcmp(r[i].state, state) == 0)
+                return r[i];
+    }
+    fail_msg("no link from %s to %s is %s", n->peer.name, peer, state);
+    return r[0];
+}
+
+void rig_wait_sessions(struct rig_node *n, uint32_t sessions)
+{
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_open_sessions(n->x) != sessions; usleep(2000))
+        if (sl_now_ms() > end)
+            fail_msg("%u sessions are open at %s", sl_xfer_open_sessions(n->x), n->peer.name);
+}

@@ -1,0 +1,67 @@
+/* tests/unit/transfer/xfer_rig.h - nodes for tests of page transfer: a pool, a queue of events, a transfer
+ * thread.
+ *
+ * The test thread plays the engine. Waits end with the event, or fail the test after a time that only a
+ * broken build needs. */
+#ifndef SLUICE_TESTS_UNIT_TRANSFER_XFER_RIG_H
+#define SLUICE_TESTS_UNIT_TRANSFER_XFER_RIG_H
+
+#include "common/transfer/transfer.h"
+
+#define RIG_PAGE_TOKENS 4u
+#define RIG_PAGES       64u /* of a pool, unless opts say more */
+#define RIG_WAIT_MS     60000u
+#define RIG_DEADLINE_MS 60000u
+
+struct rig_opts {
+    const char *transport; /* NULL = "loop" */
+    const char *listen;    /* NULL = 127.0.0.1:0 */
+    const char *name;      /* NULL = "node" */
+    uint64_t boot_id;      /* 0 = 1 */
+    uint32_t n_pages;      /* 0 = RIG_PAGES */
+    uint32_t head_dim;     /* 0 = 8: pages of 256 bytes */
+    uint32_t wait_ms;      /* 0 = RIG_WAIT_MS */
+    uint32_t peer_dead_ms; /* 0 = RIG_WAIT_MS */
+    uint32_t heartbeat_ms; /* 0 = 100 */
+    uint32_t max_sessions; /* 0 = 256 */
+    uint32_t max_events;   /* 0 = 4096 */
+    bool link_test, no_digests;
+    /* changes the identity before the node opens */
+    void (*edit)(struct sl_xfer_identity *id);
+};
+
+struct rig_node {
+    struct sl_xfer *x;
+    struct sl_queue *events;
+    struct sl_xfer_event *kept; /* popped and not asked for yet */
+    size_t n_kept, cap_kept;
+    unsigned char *pool;
+    size_t page_bytes;
+    uint32_t n_pages;
+    struct sl_xfer_peer peer; /* how others reach it */
+};
+
+void rig_open(struct rig_node *n, const struct rig_opts *o);
+void rig_close(struct rig_node *n); /* takes one that is closed */
+
+struct sl_xfer_key rig_key(const char *request, uint32_t epoch);
+
+/* Pages of the pool as test data: what page index of request seed must hold. */
+unsigned char *rig_page(const struct rig_node *n, uint32_t page);
+void rig_fill(struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index);
+bool rig_page_is(const struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index);
+void rig_clear(struct rig_node *n);
+/* pages[i] = first + i */
+void rig_iota(uint32_t *pages, uint32_t n, uint32_t first);
+
+/* The next event of this kind and key; others wait for their turn. */
+struct sl_xfer_event rig_wait(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_xfer_key *k);
+/* RECV_READY of at least n_tokens. */
+void rig_wait_ready(struct rig_node *n, const struct sl_xfer_key *k, uint32_t n_tokens);
+/* True when an event of this kind and key has come. Does not wait. */
+bool rig_has(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_xfer_key *k);
+/* The report of the link to that peer in this state. */
+struct sl_link_report rig_wait_link(struct rig_node *n, const char *peer, const char *state);
+void rig_wait_sessions(struct rig_node *n, uint32_t sessions);
+
+#endif
