@@ -161,10 +161,10 @@ FILTER(f_truncate)
     int64_t length = sl_tpl_int_arg(cx, slots[0], 255, "length"),
             leeway = sl_tpl_int_arg(cx, slots[3], 5, "leeway");
     struct val tail = end ? (struct val){.type = VAL_STR, .s = end} : sl_tpl_cstr(cx, "...");
-    int64_t tail_n = (int64_t)sl_utf8_count(tail.s->p, tail.s->n);
+    int64_t tail_n = (int64_t)sl_tpl_length(cx, tail.s);
     if (length < tail_n || leeway < 0)
         sl_tpl_fail(&cx->base, SL_EINVAL, "truncate: length must not be below that of end");
-    if ((int64_t)sl_utf8_count(s->p, s->n) - leeway <= length)
+    if ((int64_t)sl_tpl_length(cx, s) - leeway <= length)
         return (struct val){.type = VAL_STR, .s = s};
     struct val parts[3] = {sl_tpl_none(), sl_tpl_int(length - tail_n), sl_tpl_none()};
     struct val cut = sl_tpl_slice(cx, (struct val){.type = VAL_STR, .s = s}, parts);
@@ -315,7 +315,7 @@ FILTER(f_default)
 FILTER(f_length)
 {
     if (self.type == VAL_STR)
-        return sl_tpl_int((int64_t)sl_utf8_count(self.s->p, self.s->n));
+        return sl_tpl_int((int64_t)sl_tpl_length(cx, self.s));
     if (self.type == VAL_LOOP)
         return sl_tpl_int((int64_t)self.loop->items->n);
     if (self.type == VAL_DICT)

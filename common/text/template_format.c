@@ -45,7 +45,7 @@ static int64_t number(struct cx *cx, const struct str *s, size_t *at, int64_t ma
 static void padded(struct sb *sb, const struct str *text, const struct spec *f, char dflt_align,
                    size_t sign_n)
 {
-    int64_t n = (int64_t)sl_utf8_count(text->p, text->n), space = f->width > n ? f->width - n : 0;
+    int64_t n = (int64_t)sl_tpl_length(sb->cx, text), space = f->width > n ? f->width - n : 0;
     char align = f->align ? f->align : dflt_align;
     int64_t before = align == '>' || align == '=' ? space : align == '^' ? space / 2 : 0;
     size_t head = align == '=' ? sign_n : 0;
@@ -234,7 +234,7 @@ static void put_percent(struct sb *sb, struct val v, struct spec *f)
             sl_tpl_sb_cp(&text, (uint32_t)v.i, true);
             v = sl_tpl_sb_done(&text);
         }
-        if (v.type != VAL_STR || sl_utf8_count(v.s->p, v.s->n) != 1)
+        if (v.type != VAL_STR || sl_tpl_length(cx, v.s) != 1)
             bad(cx, "%c needs one character");
         put_text(sb, v.s, f);
     } else {

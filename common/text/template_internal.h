@@ -347,6 +347,7 @@ uint32_t sl_tpl_cp(const char *s, size_t at, size_t n, size_t *used);
 /* Byte range of s without leading / trailing characters of set (NULL: white space). */
 void sl_tpl_strip(const struct str *s, const struct str *set, bool left, bool right, size_t *from,
                   size_t *to);
+size_t sl_tpl_length(struct cx *cx, const struct str *s); /* characters */
 /* Byte offset of needle in s[from..to), SIZE_MAX when absent. */
 size_t sl_tpl_find(const struct str *s, size_t from, size_t to, const struct str *needle);
 

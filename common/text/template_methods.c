@@ -295,7 +295,7 @@ METHOD(s_count)
     int64_t n = 0;
     sl_tpl_charge(cx, self.s->n);
     if (needle->n == 0)
-        return sl_tpl_int((int64_t)sl_utf8_count(self.s->p, self.s->n) + 1);
+        return sl_tpl_int((int64_t)sl_tpl_length(cx, self.s) + 1);
     for (size_t at = 0; (at = sl_tpl_find(self.s, at, self.s->n, needle)) != SIZE_MAX; at += needle->n)
         n++;
     return sl_tpl_int(n);
@@ -318,8 +318,7 @@ static struct val pad(struct cx *cx, struct val self, const struct val *slots, b
 {
     struct sb sb;
     const struct str *fill = sl_tpl_str_arg(cx, slots[1], "the fill character");
-    int64_t width = sl_tpl_int_arg(cx, slots[0], 0, "width"),
-            n = (int64_t)sl_utf8_count(self.s->p, self.s->n);
+    int64_t width = sl_tpl_int_arg(cx, slots[0], 0, "width"), n = (int64_t)sl_tpl_length(cx, self.s);
     int64_t space = width > n ? width - n : 0;
     int64_t before = left && right ? space / 2 + (space & width & 1) : left ? space : 0;
     sl_tpl_sb_init(&sb, cx);
@@ -355,7 +354,7 @@ METHOD(s_zfill)
 {
     struct sb sb;
     const struct str *s = self.s;
-    int64_t width = sl_tpl_int_arg(cx, slots[0], 0, "width"), n = (int64_t)sl_utf8_count(s->p, s->n);
+    int64_t width = sl_tpl_int_arg(cx, slots[0], 0, "width"), n = (int64_t)sl_tpl_length(cx, s);
     size_t sign = s->n && (s->p[0] == '-' || s->p[0] == '+');
     sl_tpl_sb_init(&sb, cx);
     sl_tpl_sb_str(&sb, s, 0, sign);

@@ -99,7 +99,7 @@ struct val sl_tpl_getitem(struct cx *cx, struct val obj, struct val key)
     }
     bool sequence = obj.type == VAL_LIST || obj.type == VAL_TUPLE || obj.type == VAL_STR;
     if (sequence && (key.type == VAL_INT || key.type == VAL_BOOL)) {
-        int64_t n = (int64_t)(obj.type == VAL_STR ? sl_utf8_count(obj.s->p, obj.s->n) : obj.l->n);
+        int64_t n = (int64_t)(obj.type == VAL_STR ? sl_tpl_length(cx, obj.s) : obj.l->n);
         int64_t i = key.type == VAL_BOOL ? key.b : key.i;
         if (i < 0)
             i += n;
@@ -172,7 +172,7 @@ struct val sl_tpl_slice(struct cx *cx, struct val obj, const struct val parts[3]
     int64_t step = parts[2].type == VAL_NONE ? 1 : parts[2].i;
     if (step == 0)
         sl_tpl_fail(&cx->base, SL_EINVAL, "slice step cannot be zero");
-    int64_t n = (int64_t)(obj.type == VAL_STR ? sl_utf8_count(obj.s->p, obj.s->n) : obj.l->n);
+    int64_t n = (int64_t)(obj.type == VAL_STR ? sl_tpl_length(cx, obj.s) : obj.l->n);
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
     int64_t i = bound(cx, parts[0], n, step > 0 ? 0 : n - 1, low, high);
     int64_t stop = bound(cx, parts[1], n, step > 0 ? n : -1, low, high);

@@ -273,6 +273,12 @@ bool sl_tpl_is_space(uint32_t cp)
            cp == 0x3000;
 }
 
+size_t sl_tpl_length(struct cx *cx, const struct str *s)
+{
+    sl_tpl_charge(cx, s->n);
+    return sl_utf8_count(s->p, s->n);
+}
+
 size_t sl_tpl_find(const struct str *s, size_t from, size_t to, const struct str *needle)
 {
     if (needle->n == 0)
