@@ -94,15 +94,17 @@ static void start(struct slot *s)
 static void next_call(struct slot *s)
 {
     struct sl_wire_client *c = s->client;
+    struct call *next = NULL;
     pthread_mutex_lock(&c->lock);
-    s->call = NULL;
     if (!c->closing && !sl_list_empty(&c->waiting)) {
-        s->call = SL_CONTAINER_OF(c->waiting.next, struct call, link);
-        sl_list_remove(&s->call->link);
+        next = SL_CONTAINER_OF(c->waiting.next, struct call, link);
+        sl_list_remove(&next->link);
         c->n_waiting--;
     }
+    s->call =
+        next; /* once NULL the slot is whoever's finds it free: s->call is not ours to look at any more */
     pthread_mutex_unlock(&c->lock);
-    if (s->call)
+    if (next)
         start(s);
 }
 

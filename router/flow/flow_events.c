@@ -135,14 +135,13 @@ static void see_done(struct sl_flow *f, const Sluice__DoneEvent *ev, const char 
     if (!is_leg(leg, node, boot_id) || leg->state == SL_LEG_DONE)
         return;
     r->last_heard_us = sl_now_us();
-    bool was_accepted = leg->state == SL_LEG_ACCEPTED;
     sl_flow_leg_done(f, leg);
     take_report(duty_p ? &r->record->p : &r->record->d, ev);
     if (r->state == SL_REQ_ENDING) {
         sl_flow_settle(f, r);
         return;
     }
-    struct sl_trouble_in t = {.what = SL_TROUBLE_LEG_ERROR, .leg_p = duty_p, .leg_accepted = was_accepted};
+    struct sl_trouble_in t = {.what = SL_TROUBLE_LEG_ERROR, .leg_p = duty_p, .leg_accepted = true};
     switch (ev->reason) {
     case SLUICE__DONE_REASON__DONE_PREFILLED:
         try_end(f, r);
