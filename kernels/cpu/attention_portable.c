@@ -28,6 +28,11 @@ static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratc
     }
 }
 
+static float round_bf16(float x)
+{
+    return sl_bf16_to_f32(sl_f32_to_bf16(x));
+}
+
 static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim;
@@ -36,7 +41,8 @@ static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scra
         const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
                          (size_t)(t->kv_head * t->group + j % t->group) * hd;
         for (uint32_t i = 0; i < hd; i++)
-            s->q[(size_t)(j - t->j0) * hd + i] = q[i] * scale;
+            s->q[(size_t)(j - t->j0) * hd + i] =
+                t->kv->g.dtype == SL_BF16 ? round_bf16(q[i] * scale) : q[i] * scale;
     }
 }
 
@@ -51,26 +57,54 @@ static float sum_block(const float *p)
     return a[0];
 }
 
+static void score_f32(const float *q, const float *k, uint32_t hd, float *p)
+{
+    for (uint32_t d = 0; d < hd; d++)
+        for (uint32_t i = 0; i < BLK; i++)
+            p[i] = fmaf(q[d], k[(size_t)d * BLK + i], p[i]);
+}
+
+static void score_bf16(const float *q, const float *k, uint32_t hd, float *p)
+{
+    for (uint32_t d = 0; d < hd; d += 2)
+        for (uint32_t i = 0; i < BLK; i++)
+            p[i] = sl_bf16_dot2(p[i], q[d], k[(size_t)d * BLK + i], q[d + 1], k[(size_t)(d + 1) * BLK + i]);
+}
+
+static void add_values_f32(const float *p, const float *v, uint32_t n, uint32_t hd, float *acc)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t d = 0; d < hd; d++)
+            acc[d] = fmaf(p[i], v[(size_t)i * hd + d], acc[d]);
+}
+
+static void add_values_bf16(const float *p, const float *v, uint32_t n, uint32_t hd, float *acc)
+{
+    for (uint32_t i = 0; i < n; i += 2) {
+        const float *v0 = v + (size_t)i * hd, *v1 = v0 + hd;
+        for (uint32_t d = 0; d < hd; d++)
+            acc[d] = sl_bf16_dot2(acc[d], p[i], v0[d], i + 1 < n ? p[i + 1] : 0.0f, i + 1 < n ? v1[d] : 0.0f);
+    }
+}
+
 /* Row r of the tile against the first n positions of the loaded block. */
-static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t n, uint32_t hd)
+static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t n, uint32_t hd, int bf16)
 {
     const float *q = s->q + (size_t)r * hd;
     float *acc = s->acc + (size_t)r * hd, p[BLK] = {0}, most = -INFINITY;
-    for (uint32_t d = 0; d < hd; d++)
-        for (uint32_t i = 0; i < BLK; i++)
-            p[i] = fmaf(q[d], s->k[(size_t)d * BLK + i], p[i]);
+    (bf16 ? score_bf16 : score_f32)(q, s->k, hd, p);
     for (uint32_t i = 0; i < n; i++)
         most = p[i] > most ? p[i] : most;
     float m = most > s->m[r] ? most : s->m[r], keep = sl_exp2(s->m[r] - m);
-    for (uint32_t i = 0; i < BLK; i++)
+    for (uint32_t i = 0; i < BLK; i++) {
         p[i] = i < n ? sl_exp2(p[i] - m) : 0.0f;
+        p[i] = bf16 ? round_bf16(p[i]) : p[i];
+    }
     s->l[r] = fmaf(s->l[r], keep, sum_block(p));
     s->m[r] = m;
     for (uint32_t d = 0; d < hd; d++)
         acc[d] *= keep;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t d = 0; d < hd; d++)
-            acc[d] = fmaf(p[i], s->v[(size_t)i * hd + d], acc[d]);
+    (bf16 ? add_values_bf16 : add_values_f32)(p, s->v, n, hd, acc);
 }
 
 void sl_portable_attn_merge(float *total, float *total_m, float *total_l, const float *acc, float m, float l,
@@ -113,7 +147,8 @@ void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_sc
             for (uint32_t r = 0; r < n; r++) {
                 uint32_t own = first_pos + (t->j0 + r) / t->group; /* the row's own position, its last */
                 if (own >= pos)
-                    attend_block(s, r, own - pos + 1 < BLK ? own - pos + 1 : BLK, hd);
+                    attend_block(s, r, own - pos + 1 < BLK ? own - pos + 1 : BLK, hd,
+                                 t->kv->g.dtype == SL_BF16);
             }
         }
         for (uint32_t r = 0; r < n; r++) {

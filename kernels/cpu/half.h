@@ -4,6 +4,7 @@
 #ifndef SLUICE_KERNELS_CPU_HALF_H
 #define SLUICE_KERNELS_CPU_HALF_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -52,6 +53,18 @@ static inline uint16_t sl_f32_to_bf16(float f)
     uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
     uint32_t h = a > 0x7f800000u ? (u >> 16 | 0x40u) : a < 0x00800000u ? (u >> 16 & 0x8000u) : rounded;
     return (uint16_t)h;
+}
+
+/* x0 w0 + x1 w1 + acc as vdpbf16ps does it: the odd pair first, each an FMA, no subnormals anywhere. */
+static inline float sl_bf16_flush(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
+
+static inline float sl_bf16_dot2(float acc, float x0, float w0, float x1, float w1)
+{
+    acc = sl_bf16_flush(fmaf(sl_bf16_flush(x1), sl_bf16_flush(w1), sl_bf16_flush(acc)));
+    return sl_bf16_flush(fmaf(sl_bf16_flush(x0), sl_bf16_flush(w0), acc));
 }
 
 /* From memory of any alignment. */

@@ -86,21 +86,14 @@ static void panel_f16(const struct sl_weight *w, uint32_t p, const float *x, flo
             acc[i] = fmaf(x[k], sl_f16_to_f32(panel[i]), acc[i]);
 }
 
-/* vdpbf16ps has no subnormal inputs and outputs. */
-static float flush(float x)
-{
-    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
-}
-
 static void panel_bf16(const struct sl_weight *w, uint32_t p, const uint16_t *x, float *acc)
 {
     const uint16_t *panel = (const uint16_t *)(w->data + p * w->panel_bytes);
     for (uint32_t k = 0; k < (w->n_cols + 1) / 2; k++, panel += 2 * SL_PANEL) {
         float x0 = sl_bf16_to_f32(x[2 * k]), x1 = sl_bf16_to_f32(x[2 * k + 1]);
-        for (uint32_t i = 0; i < SL_PANEL; i++) {
-            float w0 = flush(sl_bf16_to_f32(panel[2 * i])), w1 = flush(sl_bf16_to_f32(panel[2 * i + 1]));
-            acc[i] = flush(fmaf(x0, w0, flush(fmaf(x1, w1, acc[i]))));
-        }
+        for (uint32_t i = 0; i < SL_PANEL; i++)
+            acc[i] =
+                sl_bf16_dot2(acc[i], x0, sl_bf16_to_f32(panel[2 * i]), x1, sl_bf16_to_f32(panel[2 * i + 1]));
     }
 }
 

@@ -160,9 +160,10 @@ static void attention_any_shape_is_near_the_reference(void **state)
             float *a = whole("reference", 2, &shapes[i], kv_types[t], 16, &s);
             float *b = whole("auto", 2, &shapes[i], kv_types[t], 16, &s);
             double e = op_relative_error(b, a, (size_t)s.n * shapes[i].n_heads * shapes[i].head_dim);
-            /* float32 everywhere between equal K and V; a bfloat16 or float16 K may round the other way after
-             * the rotation's last bit, rarely */
-            if (e > (kv_types[t] == SL_F32 ? 3e-6 : 3e-4))
+            /* float32 everywhere; a float16 K may round the other way after the rotation's last bit, rarely.
+             * bfloat16 also rounds q and p, by 2^-9 / sqrt(3) each, and scores have deviations above 2 */
+            double most = kv_types[t] == SL_F32 ? 3e-6 : kv_types[t] == SL_F16 ? 3e-4 : 6e-3;
+            if (e > most)
                 fail_msg("shape %zu %s: error %g", i, sl_dtype_name(kv_types[t]), e);
             sl_free(a);
             sl_free(b);
