@@ -5,6 +5,7 @@
  * in Jinja inside conditions. */
 #include "common/text/template_parser.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static struct node *unary(struct parser *ps, bool with_filter);
@@ -64,9 +65,11 @@ bool sl_tpl_skip_word(struct parser *ps, const char *word)
 
 void sl_tpl_expect_op(struct parser *ps, const char *op)
 {
-    char what[32] = "expected \"";
-    if (!sl_tpl_skip_op(ps, op))
-        sl_tpl_parse_fail(ps, strcat(strncat(what, op, 2), "\""));
+    char what[32];
+    if (sl_tpl_skip_op(ps, op))
+        return;
+    snprintf(what, sizeof what, "expected \"%s\"", op);
+    sl_tpl_parse_fail(ps, what);
 }
 
 struct node *sl_tpl_new_node(struct parser *ps, enum node_type type)

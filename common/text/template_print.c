@@ -19,16 +19,14 @@ void sl_tpl_repr_float(char out[40], double f)
     do
         snprintf(e, sizeof e, "%.*e", digits - 1, f);
     while (strtod(e, NULL) != f && ++digits <= 17);
-    int exponent = atoi(strchr(e, 'e') + 1);
+    int exponent = (int)strtol(strchr(e, 'e') + 1, NULL, 10);
     if (exponent < -4 || exponent >= 16) {
         /* "%e" has at least two exponent digits, as Python */
         snprintf(out, 40, "%s", e);
         return;
     }
     int decimals = digits - 1 - exponent;
-    snprintf(out, 40, "%.*f", decimals > 0 ? decimals : 0, f);
-    if (decimals <= 0)
-        strcat(out, ".0");
+    snprintf(out, 40, decimals > 0 ? "%.*f" : "%.*f.0", decimals > 0 ? decimals : 0, f);
 }
 
 static bool printable(uint32_t cp)

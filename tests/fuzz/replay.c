@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/mem.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int replay_file(const char *path)
@@ -15,15 +17,14 @@ static int replay_file(const char *path)
     }
     long size = ftell(f);
     rewind(f);
-    uint8_t *data =
-        malloc(size > 0 ? (size_t)size : 1); /* exact, so that a sanitizer sees a read past the end */
-    if (size < 0 || !data || fread(data, 1, (size_t)size, f) != (size_t)size) {
+    uint8_t *data = sl_xalloc(size > 0 ? (size_t)size : 1); /* exact: a sanitizer sees a read past the end */
+    if (size < 0 || fread(data, 1, (size_t)size, f) != (size_t)size) {
         perror(path);
         exit(1);
     }
     fclose(f);
     LLVMFuzzerTestOneInput(data, (size_t)size);
-    free(data);
+    sl_free(data);
     return 1;
 }
 

@@ -361,7 +361,7 @@ static void flipped_bytes_never_read_outside(void **state)
     for (int round = 0; round < 20000; round++) {
         struct sl_gguf *g = NULL;
         char *copy = sl_xmemdup(b.data, b.len);
-        for (unsigned k = 0; k < 1 + (round & 3); k++)
+        for (int k = 0; k < 1 + (round & 3); k++)
             copy[sl_test_random(&seed) % b.len] = (char)sl_test_random(&seed);
         if (sl_gguf_open_memory(copy, b.len, "flipped.gguf", &g, NULL) == SL_OK) {
             volatile uint8_t sum = 0;
