@@ -101,8 +101,7 @@ static void next_call(struct slot *s)
         sl_list_remove(&next->link);
         c->n_waiting--;
     }
-    s->call =
-        next; /* once NULL the slot is whoever's finds it free: s->call is not ours to look at any more */
+    s->call = next; /* once it is NULL the slot is free: not to be looked at again */
     pthread_mutex_unlock(&c->lock);
     if (next)
         start(s);

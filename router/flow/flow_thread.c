@@ -120,10 +120,10 @@ static void on_register(struct sl_flow *f, struct sl_wire_in *in)
         SL_INFO("node joined peer=%s boot=%016" PRIx64 " prefers=%s pages=%u threads=%u command=%s", n->name,
                 n->boot_id, n->prefers_prefill ? "prefill" : "decode", n->kv_pages, n->threads,
                 n->command_url);
+    sl_flow_refresh_ready(f);
     reply_register(f, in, true, NULL);
     if (joined == SL_NODE_RESTARTED)
-        sl_flow_node_died(f, n->name, old_boot, "it registered with another boot id");
-    sl_flow_refresh_ready(f);
+        sl_flow_node_died(f, n->name, old_boot, "it registered anew");
 }
 
 static void on_heartbeat(struct sl_flow *f, struct sl_wire_in *in)
@@ -133,11 +133,11 @@ static void on_heartbeat(struct sl_flow *f, struct sl_wire_in *in)
     m.router_boot_id = f->conf.boot_id;
     if (hb->router_boot_id == f->conf.boot_id)
         m.known = sl_node_table_heartbeat(f->nodes, hb, sl_now_ms()) != NULL;
+    sl_flow_refresh_ready(f);
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     e.body_case = SLUICE__ENVELOPE__BODY_HEARTBEAT_REPLY;
     e.heartbeat_reply = &m;
     sl_wire_reply(in, &e);
-    sl_flow_refresh_ready(f);
 }
 
 static void refuse(struct sl_wire_in *in)
