@@ -1,27 +1,18 @@
 /* common/transfer/link_ucx.c - the UCX transport: one worker, active messages, endpoints in peer-error mode.
  *
  * What UCX does on these systems, and what follows (docs/architecture.md, "Page transfer"):
- *  - force-closing the endpoint is the only cancel, so disconnect() does that, and on_closed is told from
- * here;
+ *  - force-closing the endpoint is the only cancel: disconnect() does that, and on_closed is told from here;
  *  - a normal close looks like a failure to the other side: the layer above says BYE first;
  *  - the error callback runs inside progress and may not close the endpoint there: reap() does it after;
- *  - peer-error mode silently drops shared memory unless that is told to handle errors; tcp must stay in the
- * list for connecting;
- *  - the library takes over signals (SIGHUP, SIGSEGV ...) as soon as it is loaded, and patches mmap: tame()
- * takes both back. All messages of a connection go over one endpoint, control messages eager, which keeps
- * their order. */
-#include <dlfcn.h>
+ *  - peer-error mode drops shared memory unless that is told to handle errors; tcp must stay in the list for
+ *    connecting.
+ *
+ * All messages of a connection go over one endpoint, control messages eager, which keeps their order. */
 #include <netdb.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <ucm/api/ucm.h>
-#include <ucp/api/ucp.h>
-#include <ucs/config/global_opts.h>
-#include <ucs/debug/debug.h>
 
 #include "common/base/clock.h"
 #include "common/base/hashmap.h"
@@ -29,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/transfer/link.h"
+#include "common/transfer/ucx_load.h"
 
 #define AM_ID               1u
 #define ROUNDS_PER_PROGRESS 64  /* of ucp_worker_progress(), each a handful of socket reads */
@@ -75,42 +67,6 @@ struct sl_link {
     bool deaf;                /* closing: nobody hears callbacks any more */
 };
 
-/* Signals whose handler is UCX's get back the one they had before; others stay as the program set them. */
-static void give_back_signals(void)
-{
-    static const int signals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
-    for (size_t i = 0; i < SL_COUNTOF(signals); i++) {
-        struct sigaction now;
-        Dl_info of;
-        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_DFL &&
-            now.sa_handler != SIG_IGN && dladdr((void *)(uintptr_t)now.sa_handler, &of) &&
-            strstr(of.dli_fname, "libucs"))
-            ucs_debug_disable_signal(signals[i]);
-    }
-}
-
-/* Process-wide settings, before the first context. Options of the library itself were read from the
- * environment when it was loaded, so they are set here; options of transports are read when one is opened,
- * and the operator's environment wins. */
-static void tame(void)
-{
-    static const char *const defaults[][2] = {
-        {"UCX_POSIX_ERROR_HANDLING", "y"}, {"UCX_SYSV_ERROR_HANDLING", "y"}, {"UCX_TCP_KEEPIDLE", "1s"},
-        {"UCX_TCP_KEEPINTVL", "1s"},       {"UCX_TCP_KEEPCNT", "3"},         {"UCX_KEEPALIVE_INTERVAL", "1s"},
-        {"UCX_MAX_RNDV_RAILS", "1"},
-    };
-    give_back_signals();
-    if (!getenv("UCX_MEM_EVENTS")) {
-        ucm_global_config_t memory = ucm_global_opts;
-        memory.enable_events = 0;
-        ucm_set_global_opts(&memory);
-    }
-    for (size_t i = 0; i < SL_COUNTOF(defaults); i++)
-        setenv(defaults[i][0], defaults[i][1], 0);
-    if (!getenv("UCX_WARN_UNUSED_ENV_VARS"))
-        (void)ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n"); /* what tcp alone does not use */
-}
-
 static enum sl_err resolve(const char *text, struct sockaddr_storage *sa, socklen_t *len, struct sl_why *why)
 {
     struct sl_link_address a;
@@ -141,7 +97,7 @@ static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t status)
     struct sl_conn *c = arg;
     (void)ep;
     if (!c->failed)
-        SL_DEBUG("connection lost transport=ucx why=\"%s\"", ucs_status_string(status));
+        SL_DEBUG("connection lost transport=ucx why=\"%s\"", sl_ucx.status_string(status));
     c->failed = true;
 }
 
@@ -151,9 +107,9 @@ static enum sl_err make_ep(struct sl_conn *c, ucp_ep_params_t *p)
     p->err_mode = UCP_ERR_HANDLING_MODE_PEER;
     p->err_handler.cb = on_ep_error;
     p->err_handler.arg = c;
-    ucs_status_t s = ucp_ep_create(c->link->worker, p, &c->ep);
+    ucs_status_t s = sl_ucx.ep_create(c->link->worker, p, &c->ep);
     if (s != UCS_OK) {
-        SL_WARN("no endpoint could be made transport=ucx why=\"%s\"", ucs_status_string(s));
+        SL_WARN("no endpoint could be made transport=ucx why=\"%s\"", sl_ucx.status_string(s));
         c->ep = NULL;
         c->failed = true;
         return SL_EPEER;
@@ -166,7 +122,7 @@ static void on_conn_request(ucp_conn_request_h request, void *arg)
 {
     struct sl_link *l = arg;
     if (l->deaf) {
-        ucp_listener_reject(l->listener, request);
+        sl_ucx.listener_reject(l->listener, request);
         return;
     }
     struct sl_conn *c = conn_new(l);
@@ -212,14 +168,14 @@ static void op_done(struct op *op, ucs_status_t status)
 
 static void on_send_done(void *request, ucs_status_t status, void *arg)
 {
-    ucp_request_free(request);
+    sl_ucx.request_free(request);
     op_done(arg, status);
 }
 
 static void on_recv_done(void *request, ucs_status_t status, size_t length, void *arg)
 {
     (void)length;
-    ucp_request_free(request);
+    sl_ucx.request_free(request);
     op_done(arg, status);
 }
 
@@ -243,7 +199,7 @@ static enum sl_err ucx_send(struct sl_conn *c, const void *header, size_t header
         .user_data = op,
     };
     c->n_pending++;
-    ucs_status_ptr_t r = ucp_am_send_nbx(c->ep, AM_ID, op->header, header_len, payload, payload_len, &p);
+    ucs_status_ptr_t r = sl_ucx.am_send_nbx(c->ep, AM_ID, op->header, header_len, payload, payload_len, &p);
     if (r == NULL) {
         op_done(op, UCS_OK);
     } else if (UCS_PTR_IS_ERR(r)) {
@@ -273,7 +229,7 @@ static void ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t
     };
     rx->in_progress = true;
     c->n_pending++;
-    ucs_status_ptr_t r = ucp_am_recv_data_nbx(l->worker, rx->data, dst, len, &p);
+    ucs_status_ptr_t r = sl_ucx.am_recv_data_nbx(l->worker, rx->data, dst, len, &p);
     if (r == NULL)
         op_done(op, UCS_OK);
     else if (UCS_PTR_IS_ERR(r))
@@ -320,7 +276,7 @@ static bool reap(struct sl_link *l)
             ucp_request_param_t p = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                      .flags = UCP_EP_CLOSE_FLAG_FORCE};
             sl_hashmap_del_u64(l->by_ep, (uint64_t)(uintptr_t)c->ep);
-            ucs_status_ptr_t r = ucp_ep_close_nbx(c->ep, &p);
+            ucs_status_ptr_t r = sl_ucx.ep_close_nbx(c->ep, &p);
             c->ep = NULL;
             c->closing = UCS_PTR_IS_PTR(r) ? r : NULL;
             any = true;
@@ -331,8 +287,8 @@ static bool reap(struct sl_link *l)
                 l->events.on_closed(l->arg, c);
             any = true;
         }
-        if (c->closing && ucp_request_check_status(c->closing) != UCS_INPROGRESS) {
-            ucp_request_free(c->closing);
+        if (c->closing && sl_ucx.request_check_status(c->closing) != UCS_INPROGRESS) {
+            sl_ucx.request_free(c->closing);
             c->closing = NULL;
         }
         if (!c->closing && c->n_pending == 0) {
@@ -346,7 +302,7 @@ static bool reap(struct sl_link *l)
 static bool ucx_progress(struct sl_link *l)
 {
     for (int i = 0; i < ROUNDS_PER_PROGRESS; i++)
-        if (ucp_worker_progress(l->worker) == 0 && !reap(l) && ucp_worker_arm(l->worker) == UCS_OK)
+        if (sl_ucx.worker_progress(l->worker) == 0 && !reap(l) && sl_ucx.worker_arm(l->worker) == UCS_OK)
             return false;
     return true;
 }
@@ -355,7 +311,7 @@ static enum sl_err bound_address(struct sl_link *l, struct sl_why *why)
 {
     ucp_listener_attr_t a = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
     char host[INET6_ADDRSTRLEN], port[8];
-    if (ucp_listener_query(l->listener, &a) != UCS_OK ||
+    if (sl_ucx.listener_query(l->listener, &a) != UCS_OK ||
         getnameinfo((struct sockaddr *)&a.sockaddr, sizeof a.sockaddr, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return sl_why_set(why, SL_EIO, "cannot tell the transfer address that was bound");
@@ -367,22 +323,22 @@ static void ucx_close(struct sl_link *l)
 {
     l->deaf = true;
     if (l->listener)
-        ucp_listener_destroy(l->listener);
+        sl_ucx.listener_destroy(l->listener);
     if (l->worker) {
         SL_LIST_FOREACH(n, &l->conns)
         SL_CONTAINER_OF(n, struct sl_conn, node)->failed = true;
         for (uint64_t end = sl_now_ms() + CLOSE_MS; !sl_list_empty(&l->conns) && sl_now_ms() < end;) {
-            ucp_worker_progress(l->worker);
+            sl_ucx.worker_progress(l->worker);
             reap(l);
         }
         if (l->pool_mem)
-            ucp_mem_unmap(l->context, l->pool_mem);
-        ucp_worker_destroy(l->worker);
+            sl_ucx.mem_unmap(l->context, l->pool_mem);
+        sl_ucx.worker_destroy(l->worker);
     }
     SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
     sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
     if (l->context)
-        ucp_cleanup(l->context);
+        sl_ucx.cleanup(l->context);
     sl_hashmap_free(l->by_ep);
     sl_free(l);
 }
@@ -404,26 +360,26 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
     snprintf(l->tls, sizeof l->tls, "%s", tls);
     sl_list_init(&l->conns);
 
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, tame);
-    e = resolve(conf->listen, &sa, &sa_len, why);
+    e = sl_ucx_load(why);
+    if (!e)
+        e = resolve(conf->listen, &sa, &sa_len, why);
     if (e)
         goto fail;
-    s = ucp_config_read(NULL, NULL, &config);
+    s = sl_ucx.config_read(NULL, NULL, &config);
     if (s == UCS_OK)
-        s = ucp_config_modify(config, "TLS", tls);
+        s = sl_ucx.config_modify(config, "TLS", tls);
     if (s == UCS_OK && conf->devices && *conf->devices)
-        s = ucp_config_modify(config, "NET_DEVICES", conf->devices);
+        s = sl_ucx.config_modify(config, "NET_DEVICES", conf->devices);
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     if (s == UCS_OK)
-        s = ucp_init(&params, config, &l->context);
+        s = sl_ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &l->context);
     if (config)
-        ucp_config_release(config);
+        sl_ucx.config_release(config);
     ucp_worker_params_t wp = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                               .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     if (s == UCS_OK)
-        s = ucp_worker_create(l->context, &wp, &l->worker);
+        s = sl_ucx.worker_create(l->context, &wp, &l->worker);
     ucp_am_handler_param_t ap = {
         .field_mask =
             UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
@@ -432,15 +388,15 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
         .arg = l,
     };
     if (s == UCS_OK)
-        s = ucp_worker_set_am_recv_handler(l->worker, &ap);
+        s = sl_ucx.worker_set_am_recv_handler(l->worker, &ap);
     if (s == UCS_OK)
-        s = ucp_worker_get_efd(l->worker, &l->efd);
+        s = sl_ucx.worker_get_efd(l->worker, &l->efd);
     if (s == UCS_OK && conf->pool_bytes) {
         ucp_mem_map_params_t mp = {.field_mask =
                                        UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
                                    .address = conf->pool,
                                    .length = conf->pool_bytes};
-        s = ucp_mem_map(l->context, &mp, &l->pool_mem);
+        s = sl_ucx.mem_map(l->context, &mp, &l->pool_mem);
     }
     ucp_listener_params_t lp = {
         .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
@@ -448,12 +404,12 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
         .conn_handler = {on_conn_request, l},
     };
     if (s == UCS_OK)
-        s = ucp_listener_create(l->worker, &lp, &l->listener);
+        s = sl_ucx.listener_create(l->worker, &lp, &l->listener);
     if (s != UCS_OK) {
         e = sl_why_set(why, SL_ECONFIG,
                        "UCX cannot listen on %s with transports \"%s\": %s; check transfer_listen, ucx_tls "
                        "and ucx_devices",
-                       conf->listen, tls, ucs_status_string(s));
+                       conf->listen, tls, sl_ucx.status_string(s));
         goto fail;
     }
     e = bound_address(l, why);
