@@ -56,6 +56,27 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
         sl_admin_say(o, "No node has registered.");
 }
 
+void sl_admin_node(struct sl_admin_out *o, const char *node, const Sluice__StatsReply *reply)
+{
+    sl_admin_say(o, "Node %s: %zu parts of requests, %u of %u pages free.", node, reply->n_sequences,
+                 reply->load->free_pages, reply->load->total_pages);
+    sl_admin_table(o, "sequences", "request,attempt,duty,state,tokens,computed,pages");
+    for (size_t i = 0; i < reply->n_sequences; i++) {
+        const Sluice__SequenceInfo *q = reply->sequences[i];
+        sl_admin_row(o);
+        sl_admin_cell(o, "%s", q->request_id);
+        sl_admin_cell(o, "%u", q->attempt);
+        sl_admin_cell(o, "%s", q->duty);
+        sl_admin_cell(o, "%s", q->state);
+        sl_admin_cell(o, "%u", q->tokens);
+        sl_admin_cell(o, "%u", q->computed);
+        sl_admin_cell(o, "%u", q->pages);
+    }
+    sl_admin_table(o, "counters", "key,value");
+    for (size_t i = 0; i < reply->n_values; i++)
+        sl_admin_pair(o, reply->values[i]->name, "%.10g", reply->values[i]->value);
+}
+
 void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s)
 {
     uint32_t links = 0;

@@ -21,6 +21,8 @@ struct sl_admin_state {
 /* Also sets the reply's code when the cluster cannot serve: SL_ENOTREADY. */
 void sl_admin_status(struct sl_admin_out *o, const struct sl_admin_state *s);
 void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s);
+/* One node as it sees itself: the parts of requests it has, and its counters. */
+void sl_admin_node(struct sl_admin_out *o, const char *node, const Sluice__StatsReply *reply);
 void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s);
 /* The open ones, then up to n_recent that ended. */
 void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_recent);

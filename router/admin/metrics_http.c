@@ -14,6 +14,8 @@ static const double token_bounds[] = {1,   2,    5,    10,   20,    50,    100, 
 static const double handover_bounds[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5};
 static const double error_bounds[] = {0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10};
 
+#define MAX_NODE_VALUES 128 /* per node; names come from outside */
+
 enum { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELED, FINISH_ERROR, N_FINISH };
 static const char *const finish_names[N_FINISH] = {"stop", "length", "canceled", "error"};
 static const char *const vllm_finish_names[N_FINISH] = {"stop", "length", "abort", "error"};
@@ -23,7 +25,15 @@ struct pair {
     struct sl_metric *own, *vllm;
 };
 
+/* A number of a node's own; counters are passed on by their growth, since a restarted node begins at 0. */
+struct node_value {
+    struct sl_metric *series;
+    bool counter;
+    double last;
+};
+
 struct node_gauges {
+    struct sl_hashmap *values; /* name -> struct node_value */
     struct sl_metric *up, *free_pages, *total_pages, *running, *waiting, *queued_tokens, *rows, *leases,
         *cost_error;
     struct sl_metric *link_rate[SL_NODE_LINKS];
@@ -125,9 +135,15 @@ void sl_request_metrics_free(struct sl_request_metrics *s)
     if (!s)
         return;
     size_t it = 0;
-    void *g;
-    while (sl_hashmap_next(s->nodes, &it, &g))
+    void *g, *v;
+    while (sl_hashmap_next(s->nodes, &it, &g)) {
+        size_t k = 0;
+        struct sl_hashmap *values = ((struct node_gauges *)g)->values;
+        while (sl_hashmap_next(values, &k, &v))
+            sl_free(v);
+        sl_hashmap_free(values);
         sl_free(g);
+    }
     sl_hashmap_free(s->nodes);
     sl_free(s);
 }
@@ -232,6 +248,7 @@ static struct node_gauges *gauges_of(struct sl_request_metrics *s, const char *n
     if (g)
         return g;
     g = sl_xcalloc(1, sizeof *g);
+    g->values = sl_hashmap_new();
     char label[512];
     node_label(label, sizeof label, node, NULL);
     g->up = sl_gauge(s->m, "sluice_node_up", label, "1 while the node takes work.");
@@ -297,16 +314,47 @@ void sl_request_metrics_nodes(struct sl_request_metrics *s, const struct sl_node
     sl_metric_set(s->kv_usage, total > 0 ? used / total : 0);
 }
 
+/* What heartbeats bring already, under names of their own. */
+static bool is_known_otherwise(const char *name)
+{
+    static const char *const names[] = {"pages_total",       "pages_free",  "sequences_waiting",
+                                        "sequences_running", "decode_rows", "transfers_open"};
+    for (size_t i = 0; i < SL_COUNTOF(names); i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static struct node_value *value_of(struct sl_request_metrics *s, const char *node, const char *name)
+{
+    struct node_gauges *g = gauges_of(s, node);
+    struct node_value *v = sl_hashmap_get(g->values, name, strlen(name));
+    if (v || sl_hashmap_len(g->values) >= MAX_NODE_VALUES)
+        return v;
+    char series[128], label[512];
+    size_t n = strlen(name);
+    snprintf(series, sizeof series, "sluice_node_%s", name);
+    node_label(label, sizeof label, node, NULL);
+    v = sl_xcalloc(1, sizeof *v);
+    v->counter = n > 6 && strcmp(name + n - 6, "_total") == 0;
+    v->series = v->counter ? sl_counter(s->m, series, label, "As counted by the node.")
+                           : sl_gauge(s->m, series, label, "As told by the node.");
+    sl_hashmap_put(g->values, name, n, v);
+    return v;
+}
+
 void sl_request_metrics_node_value(struct sl_request_metrics *s, const char *node, const char *name,
                                    double value)
 {
-    char series[128], label[512];
-    bool good = name[0] && strlen(name) < 96;
+    bool good = name[0] && strlen(name) < 96 && value >= 0 && value < 1e300 && !is_known_otherwise(name);
     for (const char *p = name; *p; p++)
         good = good && ((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9' && p > name) || *p == '_');
-    if (!good)
+    struct node_value *v = good ? value_of(s, node, name) : NULL;
+    if (!v)
         return;
-    snprintf(series, sizeof series, "%s%s", strncmp(name, "sluice_", 7) == 0 ? "" : "sluice_node_", name);
-    node_label(label, sizeof label, node, NULL);
-    sl_metric_set(sl_gauge(s->m, series, label, "As counted by the node."), value);
+    if (v->counter)
+        sl_metric_add(v->series, value >= v->last ? value - v->last : value);
+    else
+        sl_metric_set(v->series, value);
+    v->last = value;
 }

@@ -20,13 +20,14 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "Exit code 1 when the cluster is not ready, so scripts can wait for it:\n\n"
      "    until sluicectl status > /dev/null; do sleep 1; done\n",
      sl_ctl_show},
-    {"nodes", "", 0, 0, false, "the nodes: state, duty, load, pages",
+    {"nodes", "[NODE]", 0, 1, false, "the nodes: state, duty, load, pages; or one of them from inside",
      "STATE   up, draining (finishes what runs), stalled (no layer computed for 30 s with work at hand), "
      "dead\n"
      "PREFERS the duty the node is for; PERMITS what it may do: in mode colocated every node that may decode "
      "takes whole requests\n"
      "ROWS    sequences decoding now; QUEUED_TOKENS prompt tokens still to compute; PAGES_FREE of its KV "
      "pool\n\n"
+     "    sluicectl nodes decode-0     the parts of requests it has, and its counters\n"
      "    sluicectl nodes -o wide      addresses, boot ids, versions too\n"
      "    sluicectl nodes -w 1         once a second\n",
      sl_ctl_nodes},

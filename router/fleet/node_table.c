@@ -358,6 +358,7 @@ void sl_node_table_mark_dead(struct sl_node *n)
 {
     n->state = SL_NODE_DEAD;
     n->sent = n->accepted = (struct sl_node_ledger){0};
+    n->load = (struct sl_node_load){.total_pages = n->load.total_pages};
     sl_prefix_set_fini(&n->prefixes);
 }
 

@@ -105,12 +105,31 @@ static bool op_status(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admi
     return true;
 }
 
+/* The node of w's first argument, alive; NULL: o says why. */
+static struct sl_node *find_alive(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    struct sl_node *n = sl_node_table_find(f->nodes, w->args[0]);
+    if (!n)
+        sl_admin_refuse(o, SL_ENOTFOUND, "No node '%.64s'; `nodes` lists them.", w->args[0]);
+    else if (n->state == SL_NODE_DEAD)
+        sl_admin_refuse(o, SL_EPEER, "Node %s is dead.", n->name);
+    return n && n->state != SL_NODE_DEAD ? n : NULL;
+}
+
 static bool op_nodes(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
 {
-    (void)w;
-    struct sl_admin_state s = state_of(f);
-    sl_admin_nodes(o, &s);
-    return true;
+    if (w->n_args == 0) {
+        struct sl_admin_state s = state_of(f);
+        sl_admin_nodes(o, &s);
+        return true;
+    }
+    struct sl_node *n = find_alive(f, w, o);
+    if (!n)
+        return true;
+    enum sl_err err = sl_flow_send_stats(f, n, 0, w);
+    if (err)
+        sl_admin_refuse(o, err, "Node %s could not be asked (%s).", n->name, sl_err_name(err));
+    return err != SL_OK;
 }
 
 static bool op_links(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
@@ -179,15 +198,9 @@ static bool op_cancel(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admi
 
 static bool drain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o, bool on)
 {
-    struct sl_node *n = sl_node_table_find(f->nodes, w->args[0]);
-    if (!n) {
-        sl_admin_refuse(o, SL_ENOTFOUND, "No node '%.64s'; `nodes` lists them.", w->args[0]);
+    struct sl_node *n = find_alive(f, w, o);
+    if (!n)
         return true;
-    }
-    if (n->state == SL_NODE_DEAD) {
-        sl_admin_refuse(o, SL_EPEER, "Node %s is dead.", n->name);
-        return true;
-    }
     sl_node_set_drain(n, on);
     sl_flow_refresh_ready(f);
     SL_INFO("%s asked peer=%s", on ? "drain" : "undrain", n->name);
@@ -245,6 +258,28 @@ void sl_flow_on_drain_answer(struct sl_flow *f, const struct sl_node_call *call,
     answer(call->user, &o);
 }
 
+void sl_flow_on_stats_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
+                             const Sluice__StatsReply *reply)
+{
+    for (size_t i = 0; reply && i < reply->n_values; i++)
+        sl_request_metrics_node_value(f->metrics, call->node, reply->values[i]->name,
+                                      reply->values[i]->value);
+    if (!call->user)
+        return;
+    struct sl_node *n = sl_node_table_find_boot(f->nodes, call->node, call->boot_id);
+    if (err == SL_EPEER && call->tries == 0 && n && n->state != SL_NODE_DEAD &&
+        sl_flow_send_stats(f, n, 1, call->user) == SL_OK)
+        return;
+    struct sl_admin_out o;
+    sl_admin_out_init(&o);
+    if (reply)
+        sl_admin_node(&o, call->node, reply);
+    else
+        sl_admin_refuse(&o, err ? err : SL_EPROTO, "Node %s did not tell (%s).", call->node,
+                        sl_err_name(err ? err : SL_EPROTO));
+    answer(call->user, &o);
+}
+
 /* ---- dispatch ---- */
 
 static const struct op {
@@ -252,7 +287,7 @@ static const struct op {
     size_t min_args, max_args;
     bool (*run)(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o);
 } ops[] = {
-    {"status", 0, 0, op_status},     {"nodes", 0, 0, op_nodes},   {"links", 0, 0, op_links},
+    {"status", 0, 0, op_status},     {"nodes", 0, 1, op_nodes},   {"links", 0, 0, op_links},
     {"mode", 0, 1, op_mode},         {"drain", 1, 1, op_drain},   {"undrain", 1, 1, op_undrain},
     {"requests", 0, 1, op_requests}, {"cancel", 1, 1, op_cancel}, {"explain", 1, 1, op_explain},
 };

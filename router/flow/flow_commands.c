@@ -184,6 +184,21 @@ enum sl_err sl_flow_send_drain(struct sl_flow *f, struct sl_node *n, bool on, ui
     return sl_node_link_send(n->link, &e, &call);
 }
 
+enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *n, uint32_t tries, void *user)
+{
+    (void)f;
+    if (!n->link)
+        return SL_EPEER;
+    Sluice__StatsRequest m = SLUICE__STATS_REQUEST__INIT;
+    m.has_requests = m.requests = user != NULL;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_STATS;
+    e.stats = &m;
+    struct sl_node_call call = {.command = SL_CMD_STATS, .boot_id = n->boot_id, .tries = tries, .user = user};
+    snprintf(call.node, sizeof call.node, "%s", n->name);
+    return sl_node_link_send(n->link, &e, &call);
+}
+
 /* The request and leg an answer is for; NULL when that is over. */
 static struct sl_request *request_of(struct sl_flow *f, const struct sl_node_call *call, struct sl_leg **leg)
 {
@@ -271,7 +286,7 @@ void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in)
     if (!err && e->body_case == SLUICE__ENVELOPE__BODY_COMMAND_REPLY) {
         err = e->command_reply->code < SL_N_ERR ? (enum sl_err)e->command_reply->code : SL_EPROTO;
         why = e->command_reply->why;
-    } else if (!err && call.command != SL_CMD_RESYNC) {
+    } else if (!err && call.command != SL_CMD_RESYNC && call.command != SL_CMD_STATS) {
         err = SL_EPROTO;
         why = "The node answered with another kind of message.";
     }
@@ -296,6 +311,8 @@ void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in)
         sl_flow_on_drain_answer(f, &call, err, why);
         break;
     case SL_CMD_STATS:
+        sl_flow_on_stats_answer(
+            f, &call, err, e && e->body_case == SLUICE__ENVELOPE__BODY_STATS_REPLY ? e->stats_reply : NULL);
         break;
     }
     sl_wire_in_free(in);

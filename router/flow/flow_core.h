@@ -42,6 +42,7 @@ struct sl_flow {
     struct sl_request_metrics *metrics;
     struct sl_node_view *view; /* scratch of placement */
     enum sl_place_mode mode;
+    uint64_t next_stats_ms;
 
     /* any thread */
     atomic_uint open_requests; /* submitted and not ended */
@@ -95,6 +96,9 @@ void sl_flow_send_cancel_to(struct sl_flow *f, const struct sl_node_call *what, 
 SL_MUST_CHECK enum sl_err sl_flow_send_resync(struct sl_flow *f, struct sl_request *r, uint32_t tries);
 SL_MUST_CHECK enum sl_err sl_flow_send_drain(struct sl_flow *f, struct sl_node *n, bool on, uint32_t tries,
                                              void *user);
+/* user NULL: for /metrics, nobody waits. */
+SL_MUST_CHECK enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *n, uint32_t tries,
+                                             void *user);
 /* An answer of a command, or its failure; frees in. */
 void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in);
 
@@ -109,5 +113,7 @@ void sl_flow_on_admin_wire(struct sl_flow *f, struct sl_wire_in *in);
 void sl_flow_on_admin_item(struct sl_flow *f, struct sl_admin_wait *w);
 void sl_flow_on_drain_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
                              const char *why);
+void sl_flow_on_stats_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
+                             const Sluice__StatsReply *reply);
 
 #endif

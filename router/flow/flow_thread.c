@@ -25,6 +25,7 @@
 #define SERVER_CONTEXTS 32
 #define PER_ROUND       128 /* messages of one queue between looks at the others */
 #define TICK_MIN_MS     20
+#define STATS_MS        5000 /* nodes are asked for their counters this often */
 #define STALL_MS        30000 /* no layer computed for this long with work at hand: nothing new is placed there */
 #define TAG_REGISTER    1
 #define TAG_ADMIN       2
@@ -151,6 +152,19 @@ static void refuse(struct sl_wire_in *in)
     sl_wire_reply(in, &e);
 }
 
+static void ask_stats(struct sl_flow *f)
+{
+    uint64_t now = sl_now_ms();
+    if (now < f->next_stats_ms)
+        return;
+    f->next_stats_ms = now + STATS_MS;
+    for (uint32_t i = 0; i < sl_node_table_len(f->nodes); i++) {
+        struct sl_node *n = sl_node_table_at(f->nodes, i);
+        if (n->state != SL_NODE_DEAD && n->heartbeats && sl_flow_send_stats(f, n, 0, NULL))
+            SL_DEBUG("counters not asked for peer=%s", n->name);
+    }
+}
+
 static void on_tick(void *arg)
 {
     struct sl_flow *f = arg;
@@ -166,6 +180,7 @@ static void on_tick(void *arg)
         waiting += r->state == SL_REQ_WAITING;
     }
     sl_request_metrics_nodes(f->metrics, f->nodes, running, waiting);
+    ask_stats(f);
     sl_flow_refresh_ready(f);
     uint32_t tick = f->conf.heartbeat_ms / 4;
     sl_timer_set(f->tick, tick > TICK_MIN_MS ? tick : TICK_MIN_MS);

@@ -83,12 +83,22 @@ static void cancel_legs(struct sl_flow *f, struct sl_request *r, const char *rea
     }
 }
 
+/* A pair that met for this request had no measured link when it was placed. */
+static void note_link(const struct sl_flow *f, struct sl_request *r)
+{
+    const struct sl_node *p = sl_flow_leg_node(f, &r->p);
+    for (uint32_t i = 0; p && r->record->link_bytes_per_s <= 0 && i < p->n_peers; i++)
+        if (p->peers[i].peer_boot_id == r->d.boot_id && strcmp(p->peers[i].peer, r->d.node) == 0)
+            r->record->link_bytes_per_s = p->peers[i].bytes_per_s;
+}
+
 /* The request leaves the router. */
 static void close_request(struct sl_flow *f, struct sl_request *r, const char *finish)
 {
     struct sl_decision *d = r->record;
     d->done_us = sl_now_us();
     d->n_generated = r->n_received;
+    note_link(f, r);
     sl_request_gaps(r, &d->itl_median_ms, &d->gap_max_ms);
     snprintf(d->finish, sizeof d->finish, "%s", finish);
     sl_request_metrics_done(f->metrics, d);

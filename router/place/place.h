@@ -76,7 +76,8 @@ struct sl_place_prediction {
     double ttft_ms;   /* arrival to first token */
     double second_ms; /* arrival to second token */
     double damage_ms; /* delay of others' tokens, summed over them */
-    double cost_ms;   /* what is compared: the delays of all users together */
+    double
+        cost_ms; /* what is compared: the delays of all users together, a little more for what is less sure */
 };
 
 struct sl_place_candidate {
