@@ -6,6 +6,8 @@
  * may or may not call back when it is used again: nothing here counts on either. */
 #include "common/wire/wire_nng.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -64,8 +66,17 @@ void sl_wire_in_free(struct sl_wire_in *in)
     sl_free(in);
 }
 
+/* nng frees closed sockets in a thread of its own: its end waits for that, so that leak checkers see none of
+ * it. */
+static void end_at_exit(void)
+{
+    atexit(nng_fini);
+}
+
 void sl_nng_set_options(nng_socket s)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, end_at_exit);
     /* not every socket has every option: what is missing is not needed there */
     nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, SL_WIRE_MAX_BYTES);
     nng_socket_set_ms(s, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
