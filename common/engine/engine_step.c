@@ -365,7 +365,8 @@ size_t sl_engine_poll(struct sl_engine *e, struct sl_engine_event *out, size_t m
     if (e->in_flight && !sl_device_busy(e->dev))
         collect(e);
     size_t n = e->n_events < max ? e->n_events : max;
-    memcpy(out, &e->events[e->events_head], n * sizeof *out);
+    if (n)
+        memcpy(out, &e->events[e->events_head], n * sizeof *out);
     e->n_events -= n;
     e->events_head = e->n_events ? e->events_head + n : 0;
     return n;
