@@ -21,6 +21,7 @@ static const char *const environment[][2] = {
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
     {"UCX_POSIX_ERROR_HANDLING", "y"}, /* else peer-error mode drops shared memory */
     {"UCX_SYSV_ERROR_HANDLING", "y"},
+    {"UCX_TCP_CONN_NB", "y"}, /* a connect that blocks holds up all; and when its peer goes, 1.13 aborts the process */
     {"UCX_TCP_KEEPIDLE", "1s"},
     {"UCX_TCP_KEEPINTVL", "1s"},
     {"UCX_TCP_KEEPCNT", "3"},
