@@ -287,8 +287,8 @@ FILTER(f_round)
     if (precision < -300 || precision > 300)
         sl_tpl_fail(&cx->base, SL_EINVAL, "round: precision out of range");
     double scale = pow(10, (double)precision);
-    if ((!how || sl_tpl_str_is(how, "common")) && self.type == VAL_INT && precision >= 0)
-        return self;
+    if ((!how || sl_tpl_str_is(how, "common")) && self.type != VAL_FLOAT && precision >= 0)
+        return sl_tpl_int(self.type == VAL_INT ? self.i : self.b);
     if (!how || sl_tpl_str_is(how, "common")) { /* to even, on the decimal form, as Python's round() */
         char text[700];
         if (precision < 0)
@@ -451,6 +451,8 @@ FILTER(f_sort)
 FILTER(f_dictsort)
 {
     const struct str *by = sl_tpl_str_arg(cx, slots[1], "by");
+    if (self.type == VAL_UNDEFINED)
+        sl_tpl_fail(&cx->base, SL_EINVAL, "'%.64s' is undefined", self.name ? self.name : "value");
     struct val pairs = f_items(cx, self, slots, raw);
     struct val args[3] = {slots[2], slots[0], sl_tpl_int(by && sl_tpl_str_is(by, "value"))};
     return f_sort(cx, pairs, args, raw);
@@ -464,6 +466,7 @@ FILTER(f_unique)
     struct val v = sl_tpl_list(cx, VAL_LIST, &out);
     for (size_t i = 0; i < n; i++) {
         bool seen = false;
+        sl_tpl_need_hashable(cx, k[i].key);
         for (size_t j = 0; j < kept && !seen; j++)
             seen = sl_tpl_eq(cx, k[j].key, k[i].key);
         if (seen)
@@ -560,9 +563,16 @@ static const struct val *keyword(const struct args *raw, const char *name)
     return NULL;
 }
 
+/* map, select and their like take anything that is false, such as none, for an empty sequence. */
+static const struct list *lenient_items(struct cx *cx, struct val v)
+{
+    static const struct list empty;
+    return sl_tpl_truth(v) ? sl_tpl_iter(cx, v) : &empty;
+}
+
 FILTER(f_map)
 {
-    const struct list *l = sl_tpl_iter(cx, self);
+    const struct list *l = lenient_items(cx, self);
     const struct val *attribute = raw->n_pos == 0 ? keyword(raw, "attribute") : NULL,
                      *dflt = keyword(raw, "default");
     const struct builtin *filter = NULL;
@@ -586,7 +596,7 @@ FILTER(f_map)
 static struct val select_items(struct cx *cx, struct val self, const struct args *raw, bool by_attribute,
                                bool keep)
 {
-    const struct list *l = sl_tpl_iter(cx, self);
+    const struct list *l = lenient_items(cx, self);
     const struct builtin *test = NULL;
     struct args rest = *raw;
     struct val attribute = {.type = VAL_MISSING};

@@ -287,9 +287,9 @@ struct val sl_tpl_percent(struct cx *cx, const struct str *s, struct val args)
             put_percent(&sb, v.type == VAL_MISSING ? next_arg(cx, &p) : v, &f);
     }
     sl_tpl_sb_str(&sb, s, from, s->n);
-    size_t given = args.type == VAL_TUPLE                           ? args.l->n
-                   : args.type == VAL_DICT || args.type == VAL_LIST ? 0
-                                                                    : 1;
+    size_t given = args.type == VAL_TUPLE                                                         ? args.l->n
+                   : args.type == VAL_DICT || args.type == VAL_LIST || args.type == VAL_UNDEFINED ? 0
+                                                                                                  : 1;
     if (!p.named && p.next < given)
         bad(cx, "not all arguments converted during string formatting");
     return sl_tpl_sb_done(&sb);

@@ -319,6 +319,7 @@ struct val sl_tpl_list(struct cx *cx, enum val_type type, struct list **out);
 void sl_tpl_list_add(struct cx *cx, struct list *l, struct val v);
 struct val sl_tpl_dict(struct cx *cx, enum val_type type, struct dict **out);
 void sl_tpl_dict_set(struct cx *cx, struct dict *d, struct val key, struct val v);
+void sl_tpl_need_hashable(struct cx *cx, struct val key); /* lists and dicts cannot be keys */
 const struct val *sl_tpl_dict_get(struct cx *cx, const struct dict *d, struct val key); /* NULL when absent */
 const struct val *sl_tpl_dict_get_str(struct cx *cx, const struct dict *d, const struct str *key);
 struct val sl_tpl_from_json(struct cx *cx, const json_t *j, bool untrusted);

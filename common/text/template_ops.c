@@ -138,12 +138,10 @@ struct val sl_tpl_get_path(struct cx *cx, struct val obj, struct val path, const
 
 /* --- slices --- */
 
-static int64_t bound(struct cx *cx, struct val v, int64_t n, int64_t dflt, int64_t low, int64_t high)
+static int64_t bound(struct val v, int64_t n, int64_t dflt, int64_t low, int64_t high)
 {
     if (v.type == VAL_NONE)
         return dflt;
-    if (v.type != VAL_INT && v.type != VAL_BOOL)
-        sl_tpl_fail(&cx->base, SL_EINVAL, "slice indices must be integers or None");
     int64_t i = v.type == VAL_BOOL ? v.b : v.i;
     if (i < 0)
         i = i < -n ? low : i + n;
@@ -167,15 +165,16 @@ struct val sl_tpl_slice(struct cx *cx, struct val obj, const struct val parts[3]
         undefined(cx, obj);
     if (obj.type != VAL_LIST && obj.type != VAL_TUPLE && obj.type != VAL_STR)
         sl_tpl_fail(&cx->base, SL_EINVAL, "'%s' object cannot be sliced", sl_tpl_type_name(obj));
-    if (parts[2].type != VAL_NONE && parts[2].type != VAL_INT)
-        sl_tpl_fail(&cx->base, SL_EINVAL, "slice indices must be integers or None");
-    int64_t step = parts[2].type == VAL_NONE ? 1 : parts[2].i;
+    for (size_t k = 0; k < 3; k++)
+        if (parts[k].type != VAL_NONE && parts[k].type != VAL_INT && parts[k].type != VAL_BOOL)
+            sl_tpl_fail(&cx->base, SL_EINVAL, "slice indices must be integers or None");
+    int64_t step = parts[2].type == VAL_NONE ? 1 : parts[2].type == VAL_BOOL ? parts[2].b : parts[2].i;
     if (step == 0)
         sl_tpl_fail(&cx->base, SL_EINVAL, "slice step cannot be zero");
     int64_t n = (int64_t)(obj.type == VAL_STR ? sl_tpl_length(cx, obj.s) : obj.l->n);
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
-    int64_t i = bound(cx, parts[0], n, step > 0 ? 0 : n - 1, low, high);
-    int64_t stop = bound(cx, parts[1], n, step > 0 ? n : -1, low, high);
+    int64_t i = bound(parts[0], n, step > 0 ? 0 : n - 1, low, high);
+    int64_t stop = bound(parts[1], n, step > 0 ? n : -1, low, high);
     if (obj.type == VAL_STR && step == 1) {
         sl_tpl_charge(cx, 2 * obj.s->n);
         size_t from = char_offset(obj.s, i), to = char_offset(obj.s, stop);
@@ -216,6 +215,8 @@ static SL_NORETURN void too_big(struct cx *cx)
 static struct val int_pow(struct cx *cx, int64_t base, int64_t exponent)
 {
     int64_t r = 1;
+    if (exponent < 0 && base == 0)
+        sl_tpl_fail(&cx->base, SL_EINVAL, "0 cannot be raised to a negative power");
     if (exponent < 0)
         return sl_tpl_float(pow((double)base, (double)exponent));
     if (base == 0 || base == 1)

@@ -88,7 +88,7 @@ static void repr_dict(struct sb *sb, const struct dict *d)
 
 void sl_tpl_repr(struct sb *sb, struct val v)
 {
-    char text[40];
+    char text[64];
     sl_tpl_enter(sb->cx);
     switch (v.type) {
     case VAL_UNDEFINED:
@@ -122,6 +122,10 @@ void sl_tpl_repr(struct sb *sb, struct val v)
         sl_tpl_sb_puts(sb, "<Namespace ");
         repr_dict(sb, v.d);
         sl_tpl_sb_puts(sb, ">");
+        break;
+    case VAL_LOOP:
+        snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.loop->at + 1, v.loop->items->n);
+        sl_tpl_sb_puts(sb, text);
         break;
     default: /* Python would print an address */
         sl_tpl_sb_puts(sb, "<");

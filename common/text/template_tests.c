@@ -77,7 +77,7 @@ TEST(t_iterable)
 TEST(t_callable)
 {
     return sl_tpl_bool(self.type == VAL_FUNC || self.type == VAL_MACRO || self.type == VAL_JOINER ||
-                       self.type == VAL_LOOP);
+                       self.type == VAL_LOOP || self.type == VAL_UNDEFINED);
 }
 
 TEST(t_escaped)
@@ -92,21 +92,24 @@ static int64_t need_int(struct cx *cx, struct val v)
     return v.type == VAL_BOOL ? v.b : v.i;
 }
 
+static struct val rest_is(struct cx *cx, struct val v, struct val by, int rest)
+{
+    return sl_tpl_bool(sl_tpl_eq(cx, sl_tpl_binary(cx, OP_MOD, v, by), sl_tpl_int(rest)));
+}
+
 TEST(t_odd)
 {
-    return sl_tpl_bool(need_int(cx, self) % 2 != 0);
+    return rest_is(cx, self, sl_tpl_int(2), 1);
 }
 
 TEST(t_even)
 {
-    return sl_tpl_bool(need_int(cx, self) % 2 == 0);
+    return rest_is(cx, self, sl_tpl_int(2), 0);
 }
 
 TEST(t_divisibleby)
 {
-    struct val rest =
-        sl_tpl_binary(cx, OP_MOD, sl_tpl_int(need_int(cx, self)), sl_tpl_int(need_int(cx, slots[0])));
-    return sl_tpl_bool(rest.i == 0);
+    return rest_is(cx, self, slots[0], 0);
 }
 
 TEST(t_eq)

@@ -167,10 +167,15 @@ static void dict_add(struct cx *cx, struct dict *d, struct val key, struct val v
     d->items[d->n++] = (struct entry){key, v};
 }
 
-const struct val *sl_tpl_dict_get(struct cx *cx, const struct dict *d, struct val key)
+void sl_tpl_need_hashable(struct cx *cx, struct val key)
 {
     if (key.type == VAL_LIST || key.type == VAL_DICT)
         sl_tpl_fail(&cx->base, SL_EINVAL, "unhashable type: '%s'", sl_tpl_type_name(key));
+}
+
+const struct val *sl_tpl_dict_get(struct cx *cx, const struct dict *d, struct val key)
+{
+    sl_tpl_need_hashable(cx, key);
     sl_tpl_charge(cx, d->n);
     for (size_t i = 0; i < d->n; i++)
         if (sl_tpl_eq(cx, d->items[i].key, key))

@@ -231,6 +231,17 @@ CASES = [
     ("bool_index", "{{ ['a', 'b'][true] }}", {}),
     ("loop_length_filter", "{% for x in 'abc' %}{% if not loop.last %}{{ x }},{% else %}{{ x }}{% endif %}{% endfor %}", {}),
     ("loop_changed_multi", "{% for a, b in [(1, 1), (1, 1), (1, 2)] %}{{ loop.changed(a, b) }}{% endfor %}", {}),
+    ("map_on_none", "{{ n|map('upper')|list }} {{ n|selectattr('x')|list }} {{ n|reject|list }}", {"n": None}),
+    ("map_on_int_error", "{{ n|map('upper')|list }}", {"n": 5}),
+    ("slice_int_error", "{{ n[1:] }}", {"n": 5}),
+    ("undefined_callable", "{{ nope is callable }} {{ nope is odd is defined }}", {}),
+    ("odd_forms", "{{ '%s' is odd }} {{ 3.0 is odd }} {{ 2.5 is even }} {{ true is odd }}", {}),
+    ("round_bool", "{{ t|round }} {{ 7|round(2) }}", {"t": True}),
+    ("percent_undefined", "{{ 'a' % nope }}|", {}),
+    ("pow_zero_negative", "{{ z ** -1 }}", {"z": 0}),
+    ("dictsort_undefined", "{{ nope|dictsort }}", {}),
+    ("unique_dicts_error", "{{ l|unique|list }}", {"l": [{"a": 1}]}),
+    ("loop_printed", "{% for x in 'ab' %}{{ loop }}{% endfor %}", {}),
     ("loop_cycle_many", "{% for x in range(5) %}{{ loop.cycle('a', 'b', 'c') }}{% endfor %}", {}),
 ]
 
