@@ -19,6 +19,8 @@ extern "C" {
 #endif
 
 #define SL_ATTN_BLOCK 64u /* KV positions per softmax block; part of the numerics id */
+#define SL_ATTN_SEG                                                                                          \
+    512u /* KV positions after which the online softmax starts afresh; part of the numerics id */
 
 struct sl_dev;    /* opaque: an open device with its threads */
 struct sl_weight; /* opaque: a packed matrix */

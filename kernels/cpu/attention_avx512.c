@@ -80,6 +80,21 @@ static void attend_many(const struct sl_attn_tile *t, const struct sl_attn_scrat
         sl_avx512_attn_many_f32(s, first, n_rows, limits, hd, b, next);
 }
 
+/* The block to ask for while the one at pos is computed: the one behind it or, at the end, the first of the
+ * next KV head, which the same thread takes next when there is much to do. False when there is none. */
+static int find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
+{
+    struct sl_attn_tile other = *t;
+    if (pos + BLK < stop) {
+        find_block(t, pos + BLK, stop, b);
+        return 1;
+    }
+    if (++other.kv_head == t->kv->g.n_kv_heads)
+        return 0;
+    find_block(&other, t->seg0 * SL_ATTN_SEG, stop, b);
+    return 1;
+}
+
 /* The blocks of [pos, end). Positions below stop are seen by the tile: those behind end in its next segment.
  */
 static void attend_blocks(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
@@ -89,13 +104,11 @@ static void attend_blocks(const struct sl_attn_tile *t, const struct sl_attn_scr
     int few = t->j1 - t->j0 <= ROWS && row_pos(t, 0) == row_pos(t, t->j1 - t->j0 - 1);
     find_block(t, pos, stop, &blocks[0]);
     for (uint32_t i = 0; pos < end; pos += BLK, i ^= 1) {
-        int more = pos + BLK < stop;
-        if (more)
-            find_block(t, pos + BLK, stop, &blocks[i ^ 1]);
+        const struct sl_attn_block *next = &blocks[find_next(t, pos, stop, &blocks[i ^ 1]) ? i ^ 1 : i];
         if (few)
-            attend_few(t, s, &blocks[i], &blocks[more ? i ^ 1 : i]);
+            attend_few(t, s, &blocks[i], next);
         else
-            attend_many(t, s, pos, &blocks[i], &blocks[more ? i ^ 1 : i]);
+            attend_many(t, s, pos, &blocks[i], next);
     }
 }
 

@@ -21,8 +21,8 @@
  * counts as zero times zero. It is twice as fast; its error of 2^-9 / sqrt(3) in each factor is a fifth of
  * that of int8 activations. float16 and float32 K and V are computed with in float32.
  *
- * Segments exist so that a long context of one decode row can be shared by the threads: partial results
- * are merged in the order of segments, and a prompt row does the same sums in one go. A tile is up to
+ * Segments exist so that a long context of few rows can be shared by the threads: partial results are
+ * merged in the order of segments, and a prompt row does the same sums in one go. A tile is up to
  * SL_ATTN_QROWS query rows (tokens x heads of one KV head), so that a block of K and V is converted once
  * for all of them. Threads take tiles from a counter; the results do not depend on the tiling. */
 #include "kernels/cpu/cpu_dev.h"
@@ -30,65 +30,82 @@
 #include <math.h>
 #include <stdatomic.h>
 
-#define ITEMS_PER_THREAD 4u  /* with fewer tiles than this, long ones are split by segments */
-#define SPLIT_QROWS      32u /* only tiles of few rows are split: the others have work enough */
+#define SHARES_PER_THREAD 4u  /* a tile of more than one share of the work is split by segments */
+#define TILE_COST         16u /* rows that K and V of a tile cost to read */
+#define MERGE_ALONE       16u /* tokens of split runs that the caller merges without the pool */
 
 struct attn_job {
     struct sl_dev *d;
     const struct sl_kv *kv;
     const struct sl_attn_shape *s;
     const struct sl_batch_run *runs;
+    struct sl_attn_run *plan; /* [n_runs + 1] */
     const float *qkv;
     float *out;
-    uint32_t layer, n_runs, group, tile_rows, n_items;
-    int split;
+    uint32_t layer, n_runs, group, n_items, items_at_once;
     atomic_uint next;
 };
 
-static uint32_t n_tiles(const struct attn_job *j, const struct sl_batch_run *run)
+static uint32_t n_tiles(const struct attn_job *j, uint32_t u)
 {
-    return (run->n_rows * j->group + j->tile_rows - 1) / j->tile_rows;
+    return (j->runs[u].n_rows * j->group + j->plan[u].tile_rows - 1) / j->plan[u].tile_rows;
+}
+
+static uint32_t n_positions(const struct sl_batch_run *run)
+{
+    return run->first_pos + run->n_rows;
 }
 
 static uint32_t n_segments(const struct sl_batch_run *run)
 {
-    return (run->first_pos + run->n_rows - 1) / SL_ATTN_SEG + 1;
+    return (n_positions(run) - 1) / SL_ATTN_SEG + 1;
 }
 
-/* A run's tiles are split by segments when it has one small tile only. */
-static int is_split(const struct attn_job *j, const struct sl_batch_run *run)
+/* Query rows of a tile: equal parts of the run, whole tokens while a group fits a tile. */
+static uint32_t tile_rows(const struct attn_job *j, const struct sl_batch_run *run)
 {
-    return j->split && run->n_rows * j->group <= SPLIT_QROWS && n_segments(run) > 1;
+    if (j->group > SL_ATTN_QROWS)
+        return SL_ATTN_QROWS;
+    uint32_t most = SL_ATTN_QROWS / j->group, tiles = (run->n_rows + most - 1) / most;
+    return (run->n_rows + tiles - 1) / tiles * j->group;
 }
 
-static uint32_t n_run_items(const struct attn_job *j, const struct sl_batch_run *run)
+static uint64_t tile_cost(const struct attn_job *j, uint32_t u)
 {
-    return n_tiles(j, run) * j->s->n_kv_heads * (is_split(j, run) ? n_segments(run) : 1);
+    return (uint64_t)(j->plan[u].tile_rows + TILE_COST) * n_positions(&j->runs[u]);
 }
 
-static size_t partial_floats(const struct attn_job *j, const struct sl_batch_run *run)
+/* Cuts the runs into items (tile, KV head) or, where one would keep a thread while the others wait, (tile,
+ * segment, KV head) with partial results. */
+static void plan_items(struct attn_job *j)
 {
-    return is_split(j, run) ? (size_t)n_run_items(j, run) * run->n_rows * j->group * (j->s->head_dim + 2) : 0;
-}
-
-static void count_items(struct attn_job *j)
-{
-    uint32_t at = 0;
+    uint64_t total = 0;
     for (uint32_t u = 0; u < j->n_runs; u++) {
-        j->d->first_item[u] = at;
-        at += n_run_items(j, &j->runs[u]);
+        j->plan[u].tile_rows = tile_rows(j, &j->runs[u]);
+        total += tile_cost(j, u) * n_tiles(j, u) * j->s->n_kv_heads;
     }
-    j->d->first_item[j->n_runs] = at;
-    j->n_items = at;
-}
-
-/* Offset of a run's partials: those of the runs before it. */
-static float *run_partials(const struct attn_job *j, uint32_t u)
-{
-    float *at = j->d->partials;
-    for (uint32_t i = 0; i < u; i++)
-        at += partial_floats(j, &j->runs[i]);
-    return at;
+    uint64_t share = total / (j->d->n_threads * SHARES_PER_THREAD);
+    size_t used = 0;
+    uint32_t item = 0;
+    for (uint32_t u = 0; u < j->n_runs; u++) {
+        struct sl_attn_run *p = &j->plan[u];
+        uint32_t items = n_tiles(j, u) * j->s->n_kv_heads, segments = n_segments(&j->runs[u]);
+        size_t floats = (size_t)items * segments * p->tile_rows * (j->s->head_dim + 2);
+        p->first_item = item;
+        p->partials = NULL;
+        if (j->d->n_threads > 1 && segments > 1 && tile_cost(j, u) > share &&
+            floats <= j->d->n_partials - used) {
+            p->partials = j->d->partials + used;
+            used += floats;
+            items *= segments;
+        }
+        item += items;
+    }
+    j->plan[j->n_runs].first_item = item;
+    j->n_items = item;
+    /* the heads of a tile lie side by side: one thread takes them all when there are enough tiles */
+    uint32_t at_once = item / (j->d->n_threads * SHARES_PER_THREAD);
+    j->items_at_once = at_once < 1 ? 1 : at_once < j->s->n_kv_heads ? at_once : j->s->n_kv_heads;
 }
 
 static uint32_t run_of_item(const struct attn_job *j, uint32_t item)
@@ -96,7 +113,7 @@ static uint32_t run_of_item(const struct attn_job *j, uint32_t item)
     uint32_t lo = 0, hi = j->n_runs;
     while (hi - lo > 1) {
         uint32_t mid = (lo + hi) / 2;
-        if (j->d->first_item[mid] <= item)
+        if (j->plan[mid].first_item <= item)
             lo = mid;
         else
             hi = mid;
@@ -104,11 +121,20 @@ static uint32_t run_of_item(const struct attn_job *j, uint32_t item)
     return lo;
 }
 
+static float *partial(const struct attn_job *j, uint32_t u, uint32_t tile, uint32_t seg, uint32_t head)
+{
+    size_t i = ((size_t)tile * n_segments(&j->runs[u]) + seg) * j->s->n_kv_heads + head;
+    return j->plan[u].partials + i * j->plan[u].tile_rows * (j->s->head_dim + 2);
+}
+
 static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
 {
-    uint32_t u = run_of_item(j, item), i = item - j->d->first_item[u], heads = j->s->n_kv_heads;
+    uint32_t u = run_of_item(j, item), i = item - j->plan[u].first_item, heads = j->s->n_kv_heads;
     const struct sl_batch_run *run = &j->runs[u];
-    uint32_t n_rows = run->n_rows * j->group, hd = j->s->head_dim;
+    const struct sl_attn_run *p = &j->plan[u];
+    uint32_t n_rows = run->n_rows * j->group, segments = p->partials ? n_segments(run) : 1;
+    /* the last tile sees the most positions: first, so that no thread is left with it at the end */
+    uint32_t tile = n_tiles(j, u) - 1 - i / heads / segments, seg = i / heads % segments;
     struct sl_attn_tile t = {
         .kv = j->kv,
         .run = run,
@@ -116,22 +142,20 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
         .layer = j->layer,
         .kv_head = i % heads,
         .group = j->group,
+        .j0 = tile * p->tile_rows,
         .qkv = j->qkv,
-        .qkv_stride = (size_t)(j->s->n_heads + 2 * heads) * hd,
+        .qkv_stride = (size_t)(j->s->n_heads + 2 * heads) * j->s->head_dim,
         .out = j->out,
-        .out_stride = (size_t)j->s->n_heads * hd,
+        .out_stride = (size_t)j->s->n_heads * j->s->head_dim,
     };
-    if (is_split(j, run)) {
-        t.j1 = n_rows;
-        t.seg0 = i / heads;
-        t.seg1 = t.seg0 + 1;
-        t.partial = run_partials(j, u) + (size_t)i * n_rows * (hd + 2);
-    } else {
-        /* the last tile sees the most positions: first, so that no thread is left with it at the end */
-        uint32_t tile = n_tiles(j, run) - 1 - i / heads;
-        t.j0 = tile * j->tile_rows;
-        t.j1 = n_rows - t.j0 < j->tile_rows ? n_rows : t.j0 + j->tile_rows;
-        t.seg1 = (run->first_pos + (t.j1 - 1) / j->group) / SL_ATTN_SEG + 1;
+    t.j1 = n_rows - t.j0 < p->tile_rows ? n_rows : t.j0 + p->tile_rows;
+    t.seg1 = (run->first_pos + (t.j1 - 1) / j->group) / SL_ATTN_SEG + 1;
+    if (p->partials) {
+        if (seg >= t.seg1)
+            return; /* the tile ends before this segment */
+        t.seg0 = seg;
+        t.seg1 = seg + 1;
+        t.partial = partial(j, u, tile, seg, t.kv_head);
     }
     j->d->isa->attn_tile(&t, &j->d->attn[worker]);
 }
@@ -141,65 +165,69 @@ static void attention_worker(void *arg, unsigned worker, unsigned n_workers)
     (void)n_workers;
     struct attn_job *j = arg;
     for (;;) {
-        uint32_t i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        uint32_t i = atomic_fetch_add_explicit(&j->next, j->items_at_once, memory_order_relaxed);
+        for (uint32_t end = i + j->items_at_once; i < end && i < j->n_items; i++)
+            run_item(j, i, worker);
         if (i >= j->n_items)
             return;
-        run_item(j, i, worker);
     }
 }
 
-/* Adds the partials of a split run in the order of segments. */
-static void merge_run(const struct attn_job *j, uint32_t u)
+/* Adds the partials of query row r of a split run for one KV head in the order of segments. */
+static void merge_row(const struct attn_job *j, uint32_t u, uint32_t r, uint32_t head, float *total)
 {
     const struct sl_batch_run *run = &j->runs[u];
-    const struct sl_cpu_isa *isa = j->d->isa;
-    uint32_t hd = j->s->head_dim, n_rows = run->n_rows * j->group, heads = j->s->n_kv_heads;
-    const float *partials = run_partials(j, u);
-    float *total = j->d->attn[0].total;
-    for (uint32_t h = 0; h < heads; h++)
-        for (uint32_t r = 0; r < n_rows; r++) {
-            uint32_t token = r / j->group;
-            float m = -INFINITY, l = 0.0f;
-            for (uint32_t i = 0; i < hd; i++)
-                total[i] = 0.0f;
-            for (uint32_t seg = 0; seg <= (run->first_pos + token) / SL_ATTN_SEG; seg++) {
-                const float *p = partials + ((size_t)(seg * heads + h) * n_rows + r) * (hd + 2);
-                isa->attn_merge(total, &m, &l, p, p[hd], p[hd + 1], hd);
-            }
-            isa->attn_finish(
-                total, l, hd,
-                j->out +
-                    ((size_t)(run->first_row + token) * j->s->n_heads + h * j->group + r % j->group) * hd);
-        }
+    uint32_t hd = j->s->head_dim, rows = j->plan[u].tile_rows, token = r / j->group;
+    float m = -INFINITY, l = 0.0f;
+    for (uint32_t i = 0; i < hd; i++)
+        total[i] = 0.0f;
+    for (uint32_t seg = 0; seg <= (run->first_pos + token) / SL_ATTN_SEG; seg++) {
+        const float *p = partial(j, u, r / rows, seg, head) + (size_t)(r % rows) * (hd + 2);
+        j->d->isa->attn_merge(total, &m, &l, p, p[hd], p[hd + 1], hd);
+    }
+    size_t out_head = (size_t)(run->first_row + token) * j->s->n_heads + head * j->group + r % j->group;
+    j->d->isa->attn_finish(total, l, hd, j->out + out_head * hd);
+}
+
+static void merge_worker(void *arg, unsigned worker, unsigned n_workers)
+{
+    const struct attn_job *j = arg;
+    for (uint32_t u = 0; u < j->n_runs; u++) {
+        uint32_t n_rows = j->plan[u].partials ? j->runs[u].n_rows * j->group : 0;
+        for (uint32_t r = (uint32_t)((uint64_t)n_rows * worker / n_workers);
+             r < (uint32_t)((uint64_t)n_rows * (worker + 1) / n_workers); r++)
+            for (uint32_t head = 0; head < j->s->n_kv_heads; head++)
+                merge_row(j, u, r, head, j->d->attn[worker].total);
+    }
 }
 
 static void attend_runs(struct attn_job *j)
 {
-    count_items(j);
-    if (j->d->n_threads > 1 && j->n_items < j->d->n_threads * ITEMS_PER_THREAD) {
-        j->split = 1;
-        size_t floats = 0;
-        for (uint32_t u = 0; u < j->n_runs; u++)
-            floats += partial_floats(j, &j->runs[u]);
-        j->split = floats > 0 && floats <= j->d->n_partials;
-        count_items(j);
-    }
+    uint32_t split = 0;
+    plan_items(j);
     sl_pool_run(j->d->pool, attention_worker, j);
-    for (uint32_t u = 0; j->split && u < j->n_runs; u++)
-        if (is_split(j, &j->runs[u]))
-            merge_run(j, u);
+    for (uint32_t u = 0; u < j->n_runs; u++)
+        split += j->plan[u].partials ? j->runs[u].n_rows : 0;
+    if (split > MERGE_ALONE)
+        sl_pool_run(j->d->pool, merge_worker, j);
+    else if (split > 0)
+        merge_worker(j, 0, 1);
 }
 
 void sl_cpu_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out)
 {
-    uint32_t group = s->n_heads / s->n_kv_heads;
     for (uint32_t u = 0; u < b->n_runs; u += d->max_rows) {
-        struct attn_job j = {
-            .d = d, .kv = kv, .s = s, .runs = b->runs + u, .qkv = qkv, .out = out, .layer = layer};
+        struct attn_job j = {.d = d,
+                             .kv = kv,
+                             .s = s,
+                             .runs = b->runs + u,
+                             .plan = d->attn_plan,
+                             .qkv = qkv,
+                             .out = out,
+                             .layer = layer,
+                             .group = s->n_heads / s->n_kv_heads};
         j.n_runs = b->n_runs - u < d->max_rows ? b->n_runs - u : d->max_rows;
-        j.group = group;
-        j.tile_rows = group < SL_ATTN_QROWS ? SL_ATTN_QROWS / group * group : SL_ATTN_QROWS;
         attend_runs(&j);
     }
 }

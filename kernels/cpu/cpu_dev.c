@@ -7,8 +7,9 @@
 
 #include <string.h>
 
-#define PARTIAL_FLOATS                                                                                       \
-    ((size_t)1 << 20) /* room for split decode rows: 1,000 heads x segments at head_dim 1024 */
+/* Room for the partial results of split tiles, 4 MiB: 40 tokens of 9 heads over 44 segments at head_dim 64.
+ */
+#define PARTIAL_FLOATS ((size_t)1 << 20)
 
 enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa *isa, struct sl_dev **out,
                         struct sl_why *why)
@@ -26,7 +27,7 @@ enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa 
             "the process may use the CPUs it is pinned to.",
             conf->n_threads, sl_err_name(e));
     }
-    d->first_item = sl_xcalloc((size_t)d->max_rows + 1, sizeof *d->first_item);
+    d->attn_plan = sl_xcalloc((size_t)d->max_rows + 1, sizeof *d->attn_plan);
     d->rope_base = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_base);
     d->rope_freq = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_freq);
     d->rope_angles = sl_xcalloc((size_t)d->n_threads * SL_ROPE_MAX, sizeof *d->rope_angles);
@@ -44,7 +45,7 @@ void sl_cpu_close(struct sl_dev *d)
     sl_huge_free(d->attn_mem, d->attn_mem_bytes);
     sl_huge_free(d->partials, d->n_partials * sizeof *d->partials);
     sl_free(d->attn);
-    sl_free(d->first_item);
+    sl_free(d->attn_plan);
     sl_free(d->rope_base);
     sl_free(d->rope_freq);
     sl_free(d->rope_angles);

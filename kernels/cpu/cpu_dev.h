@@ -11,11 +11,8 @@
 #include "common/base/thread.h"
 #include "kernels/backend.h"
 
-#define SL_PANEL  32u /* output columns of a packed panel */
-#define SL_QBLOCK 32u /* elements of a quantisation block */
-#define SL_ATTN_SEG                                                                                          \
-    512u                  /* positions after which the online softmax starts afresh; part of the numerics id \
-                           */
+#define SL_PANEL      32u /* output columns of a packed panel */
+#define SL_QBLOCK     32u /* elements of a quantisation block */
 #define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
 
 /* A matrix [n_rows, n_cols] packed in panels of SL_PANEL rows (the output columns of a product), zero rows
@@ -84,15 +81,22 @@ struct sl_attn_tile {
     float *partial; /* [j1 - j0][head_dim + 2]: acc, m, l of the one segment seg0; or NULL */
 };
 
-/* Scratch of one thread for attention tiles, all 64-byte aligned. width is head_dim rounded up to 16. */
+/* Scratch of one thread for attention tiles, all 64-byte aligned. width is head_dim rounded up to 16. These
+ * are the shapes of float32; avx512 keeps bfloat16 K, V, q and s in pairs in the same memory. */
 struct sl_attn_scratch {
     float *k;                                /* [head_dim][SL_ATTN_BLOCK], transposed */
     float *v;                                /* [SL_ATTN_BLOCK][width] */
-    float *q;                                /* [SL_ATTN_QROWS][width], scaled by log2(e) / sqrt(head_dim) */
+    float *q;                                /* [SL_ATTN_QROWS][width], scaled */
     float *s;                                /* [SL_ATTN_QROWS][SL_ATTN_BLOCK] */
     float *acc;                              /* [SL_ATTN_QROWS][width] of the segment */
     float *total;                            /* [SL_ATTN_QROWS][width] of the segments before */
     float *m, *l, *keep, *total_m, *total_l; /* [SL_ATTN_QROWS] */
+};
+
+/* How the work on one run of a batch is cut (cpu_attention.c). */
+struct sl_attn_run {
+    uint32_t first_item, tile_rows;
+    float *partials; /* split by segments: [tile][segment][KV head][tile_rows][head_dim + 2]; or NULL */
 };
 
 static inline uint32_t sl_attn_width(uint32_t head_dim)
@@ -154,8 +158,8 @@ struct sl_dev {
     uint32_t attn_head_dim;
     struct sl_attn_scratch *attn; /* [n_threads] */
     float *partials;
-    size_t n_partials;    /* floats */
-    uint32_t *first_item; /* [max_rows + 1] of the runs of a batch */
+    size_t n_partials;             /* floats */
+    struct sl_attn_run *attn_plan; /* [max_rows + 1] */
     /* rotation frequencies of the last shape seen */
     float rope_theta;
     uint32_t rope_dim;

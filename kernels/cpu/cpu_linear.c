@@ -12,7 +12,7 @@
 
 #define ROW_CHUNK        128u
 #define ITEMS_PER_THREAD 8u
-#define SERIAL_ELEMENTS  4096u /* preparing fewer costs less than waking the pool: a microsecond or two */
+#define SERIAL_ELEMENTS  6144u /* preparing fewer costs less than waking the pool: a microsecond or two */
 
 struct linear_job {
     struct sl_dev *d;
