@@ -121,10 +121,11 @@ void sl_seq_view(const struct sl_seq *s, struct sl_seq_view *out);
 enum sl_engine_event_kind {
     SL_EV_ADMITTED, /* pages of [0, n_tokens) reserved; view has hit_tokens and pages. After a preemption
                        again */
-    SL_EV_COMPUTED, /* computed_tokens grew (prompt chunk) */
+    SL_EV_COMPUTED, /* computed_tokens grew: a prompt chunk, or pages of the prefix cache */
     SL_EV_TOKEN,    /* sampled is valid; position = n_tokens - 1 after appending */
     SL_EV_FINISHED, /* reason; nothing more comes. sl_engine_seq_close() is still the owner's */
-    SL_EV_PREEMPTED /* pages given back; it will be admitted again and computed here */
+    SL_EV_PREEMPTED /* pages given back; it will be admitted again and computed here. Without a grant also
+                       after SL_FINISH_COMPUTED, which then comes again (no token does) */
 };
 enum sl_finish { SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_COMPUTED /* prefill duty done */ };
 

@@ -165,7 +165,7 @@ bool sl_engine_preempt_one(struct sl_engine *e, bool ungranted_only);
 /* Pages that preempting all sequences without grant would bring. */
 uint32_t sl_engine_ungranted_gain(struct sl_engine *e);
 uint32_t sl_engine_ungranted_held(const struct sl_engine *e);
-/* The cache may have learnt more of its prefix since s was admitted. */
-void sl_seq_rematch(struct sl_seq *s);
+/* The cache may have learnt more of its prefix since s was admitted: takes it; true when it did. */
+bool sl_seq_rematch(struct sl_seq *s);
 
 #endif

@@ -114,6 +114,14 @@ static bool reserve(struct sl_engine *e, struct sl_seq *s)
     return false;
 }
 
+/* A prompt chunk, or pages found in the cache. */
+static void tell_computed(struct sl_seq *s)
+{
+    sl_engine_event_push(
+        s->e, &(struct sl_engine_event){
+                  .kind = SL_EV_COMPUTED, .seq = s, .owner = s->owner, .computed_tokens = s->computed});
+}
+
 static void admit(struct sl_engine *e, struct sl_seq *s)
 {
     sl_list_remove(&s->link);
@@ -129,6 +137,8 @@ static void admit(struct sl_engine *e, struct sl_seq *s)
     sl_engine_event_push(
         e, &(struct sl_engine_event){
                .kind = SL_EV_ADMITTED, .seq = s, .owner = s->owner, .computed_tokens = s->computed});
+    if (s->hit)
+        tell_computed(s);
     if (s->computed == sl_seq_goal(s)) /* nothing is sampled, else a token would be left */
         sl_seq_prompt_done(s);
 }
@@ -203,7 +213,8 @@ static uint32_t gather_prompts(struct sl_engine *e)
         if (s->state != SL_SEQ_PREFILL)
             continue;
         uint32_t goal = sl_seq_goal(s);
-        sl_seq_rematch(s);
+        if (sl_seq_rematch(s))
+            tell_computed(s);
         if (s->computed == goal)
             sl_seq_prompt_done(s);
         if (s->state != SL_SEQ_PREFILL || has_twin(e, s))
@@ -294,8 +305,8 @@ bool sl_engine_step(struct sl_engine *e, uint64_t now_us)
 {
     if (e->in_flight)
         return true;
-    /* each open sequence is preempted, admitted and finished at most once by a plan */
-    sl_engine_events_reserve(e, 3 * (size_t)e->n_open);
+    /* a plan tells of each sequence at most: preempted, admitted, computed by two hits, finished */
+    sl_engine_events_reserve(e, 5 * (size_t)e->n_open);
     sl_alloc_guard_on("step plan");
     plan(e, now_us);
     sl_alloc_guard_off();
@@ -316,9 +327,7 @@ static void collect_chunk(struct sl_seq *s, uint32_t n_rows)
     if (n_rows > s->largest_chunk)
         s->largest_chunk = n_rows;
     e->total.prompt_tokens += n_rows;
-    sl_engine_event_push(
-        e, &(struct sl_engine_event){
-               .kind = SL_EV_COMPUTED, .seq = s, .owner = s->owner, .computed_tokens = s->computed});
+    tell_computed(s);
 }
 
 static void collect_run(struct sl_engine *e, uint32_t i)

@@ -160,14 +160,14 @@ uint32_t sl_engine_ungranted_held(const struct sl_engine *e)
     return ungranted_in(&e->running) + ungranted_in(&e->done);
 }
 
-void sl_seq_rematch(struct sl_seq *s)
+bool sl_seq_rematch(struct sl_seq *s)
 {
     struct sl_engine *e = s->e;
     if (s->computed != s->hit || s->pinned || s->remote_to)
-        return;
+        return false;
     struct sl_kv_chain c = sl_seq_chain(s);
     if (sl_kv_prefix_match(e->prefix, &c) * e->page_tokens <= s->computed)
-        return;
+        return false;
     uint32_t n = sl_kv_prefix_take(e->prefix, &c, e->scratch_pages);
     for (uint32_t i = n; i-- > 0;) {
         uint32_t mine = s->pages[i];
@@ -176,4 +176,5 @@ void sl_seq_rematch(struct sl_seq *s)
     }
     e->total.prefix_hits_tokens += n * e->page_tokens - s->hit;
     s->computed = s->hit = n * e->page_tokens;
+    return true;
 }

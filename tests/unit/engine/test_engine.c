@@ -556,6 +556,8 @@ static void prefill_duty_computes_to_s_and_keeps_its_pages(void **state)
     assert_false(step(&f));
     assert_int_equal(last(&f, hit)->reason, SL_FINISH_COMPUTED);
     assert_int_equal(view(hit).hit_tokens, 32);
+    assert_int_equal(count(&f, hit, SL_EV_COMPUTED), 1); /* its owner can send the pages */
+    assert_int_equal(last(&f, hit)->computed_tokens, 32);
     close_engine(&f);
 }
 
