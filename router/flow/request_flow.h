@@ -1,8 +1,9 @@
-/* router/flow/request_flow.h - the life of a request in the router (steps 3 and 11 of the request path): placed, watched, recovered,
- * turned into text. One flow thread owns every request, the journal and the node table's decisions.
+/* router/flow/request_flow.h - the life of a request in the router (steps 3 and 11 of the request path):
+ * placed, watched, recovered, turned into text. One flow thread owns every request, the journal and the node
+ * table's decisions.
  *
- * Threads: sl_flow_submit(), sl_flow_cancel(), sl_flow_admin() and the read-only calls may come from any thread; they enqueue or
- * read atomics. */
+ * Threads: sl_flow_submit(), sl_flow_cancel(), sl_flow_admin() and the read-only calls may come from any
+ * thread; they enqueue or read atomics. */
 #ifndef SLUICE_ROUTER_FLOW_REQUEST_FLOW_H
 #define SLUICE_ROUTER_FLOW_REQUEST_FLOW_H
 
@@ -28,26 +29,30 @@ struct sl_flow_conf {
     struct sl_metrics *metrics;  /* borrowed */
 };
 
-SL_MUST_CHECK enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, struct sl_why *why);
+SL_MUST_CHECK enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out,
+                                       struct sl_why *why);
 /* Ends every request with SL_EDRAINING, then the thread. */
 void sl_flow_close(struct sl_flow *f);
 
-/* Takes req (also on error: then freed). on_event is called until its last event. SL_EAGAIN (too many), SL_ENOTREADY (no node set
- * can serve; why), SL_EDRAINING. The id of the request was set in req->id by the caller with sl_flow_new_id(). */
-SL_MUST_CHECK enum sl_err sl_flow_submit(struct sl_flow *f, struct sl_gen_req *req, sl_gen_event_fn *on_event, void *arg,
-                                         struct sl_why *why);
+/* Takes req (also on error: then freed). on_event is called until its last event. SL_EAGAIN (too many),
+ * SL_ENOTREADY (no node set can serve; why), SL_EDRAINING. The id of the request was set in req->id by the
+ * caller with sl_flow_new_id(). */
+SL_MUST_CHECK enum sl_err sl_flow_submit(struct sl_flow *f, struct sl_gen_req *req, sl_gen_event_fn *on_event,
+                                         void *arg, struct sl_why *why);
 /* The client left: everything is freed on all nodes. on_event is not called after this returns. */
 void sl_flow_cancel(struct sl_flow *f, const char *id);
 /* Writes "<prefix>-<boot id hex>-<counter hex>" into id[64]. */
 void sl_flow_new_id(struct sl_flow *f, const char *prefix, char id[64]);
 
-/* True when a compatible, verified set of nodes exists for at least one mode; else why says what is missing. */
+/* True when a compatible, verified set of nodes exists for at least one mode; else why says what is missing.
+ */
 bool sl_flow_ready(struct sl_flow *f, struct sl_why *why);
 /* Stop taking new requests; *open_requests counts what still runs. */
 void sl_flow_drain(struct sl_flow *f, uint32_t *open_requests);
-/* The admin operations as JSON text for GET /sluice/v1/<op> and sluicectl's source: same tables as AdminReply. Waits for the flow
- * thread at most timeout_ms. *reply is freed with sluice__admin_reply__free_unpacked(reply, NULL). */
-SL_MUST_CHECK enum sl_err sl_flow_admin(struct sl_flow *f, const char *op, const char *const *args, size_t n_args,
-                                        uint32_t timeout_ms, Sluice__AdminReply **reply);
+/* The admin operations as JSON text for GET /sluice/v1/<op> and sluicectl's source: same tables as
+ * AdminReply. Waits for the flow thread at most timeout_ms. *reply is freed with
+ * sluice__admin_reply__free_unpacked(reply, NULL). */
+SL_MUST_CHECK enum sl_err sl_flow_admin(struct sl_flow *f, const char *op, const char *const *args,
+                                        size_t n_args, uint32_t timeout_ms, Sluice__AdminReply **reply);
 
 #endif

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/conf.h"
@@ -54,10 +55,13 @@ static const struct sl_conf_opt option_table[] = {
      NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
-enum metric { TTFT, SECOND, TPOT, ITL, GAP_MAX, N_METRICS };
+/* HANDOVER is of requests that moved pages, by the router's clock: first to second token, less one decode
+ * step, less the bytes unsent when the first token came over the measured link rate. */
+enum metric { TTFT, SECOND, TPOT, ITL, GAP_MAX, HANDOVER, N_METRICS };
 static const char *const metric_key[N_METRICS] = {"ttft_ms", "second_token_ms", "tpot_ms", "itl_ms",
                                                   "gap_max_ms"};
-static const char *const metric_name[N_METRICS] = {"TTFT", "2nd token", "TPOT", "ITL", "longest gap"};
+static const char *const metric_name[N_METRICS] = {"TTFT", "2nd token",   "TPOT",
+                                                   "ITL",  "longest gap", "handover"};
 static const double percentiles[] = {50, 90, 99, 100};
 static const char *const percentile_key[] = {"p50", "p90", "p99", "max"};
 
@@ -103,6 +107,27 @@ static void measure(struct arm *a, struct sl_job *jobs, size_t n)
         sl_samples_add(&a->metric[GAP_MAX], longest * 1e3);
     }
     a->busy_s += end - jobs[0].at_s;
+}
+
+/* Reads the decision record of each request that moved pages. */
+static void measure_handover(const struct sl_router_ref *router, struct arm *a, const struct sl_job *jobs,
+                             size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct sl_why why;
+        json_t *record;
+        if (!sl_job_ok(&jobs[i]) || !jobs[i].request_id[0])
+            continue;
+        char *op = sl_xasprintf("explain/%s", jobs[i].request_id);
+        if (sl_info_tables(router, op, &record, &why) == SL_OK) {
+            const char *pages = sl_info_value(record, "record", "pages_received");
+            const char *ms = sl_info_value(record, "record", "handover_ms");
+            if (pages && strtoul(pages, NULL, 10) > 0 && ms && *ms != '-')
+                sl_samples_add(&a->metric[HANDOVER], strtod(ms, NULL));
+            json_decref(record);
+        }
+        sl_free(op);
+    }
 }
 
 /* Keeps the answers of this round and counts requests whose tokens or digests differ from the first arm's. */
@@ -160,6 +185,8 @@ static void print_table(const struct arm *arms, size_t n)
     for (size_t a = 0; a < n; a++) {
         for (size_t k = 0; k < N_METRICS; k++) {
             struct sl_samples *s = (struct sl_samples *)&arms[a].metric[k];
+            if (s->n == 0)
+                continue;
             printf("%-18s %-12s", k == 0 ? arms[a].mode : "", metric_name[k]);
             for (size_t q = 0; q < SL_COUNTOF(percentiles); q++)
                 printf(" %9.1f", sl_samples_percentile(s, percentiles[q]));
@@ -267,6 +294,7 @@ static int run(const struct options *o, struct sl_why *why)
             snprintf(label, sizeof label, "round %u of %u, %s", round + 1, o->rounds, arms[a].mode);
             enum sl_err e = sl_client_run(o->url, o->api_key, jobs, o->requests, o->timeout_s, label);
             measure(&arms[a], jobs, o->requests);
+            measure_handover(&router, &arms[a], jobs, o->requests);
             if (!arms[a].cached || round == 0)
                 differences += compare_answers(arms, a, jobs, o->requests);
             for (uint32_t i = 0; i < o->requests; i++)

@@ -25,6 +25,9 @@ ALLOWED = {folder: sum(LAYERS[:i], ()) for i, folders in enumerate(LAYERS) for f
 # Beside the layers: the router sees no pages and no engine, sluicectl nothing but the wire.
 ALLOWED["router"] = ("common/base", "common/wire", "common/text", "common/sched", "common/kv/kv_hash.h")
 ALLOWED["router/ctl"] = ("common/base", "common/wire")
+# Both programs offer both duties: their mains, and nothing else, know the other folder.
+ALLOWED["prefill_node/main.c"] = ALLOWED["prefill_node"] + ("prefill_node", "decode_node")
+ALLOWED["decode_node/main.c"] = ALLOWED["decode_node"] + ("prefill_node", "decode_node")
 PROTO_HEADER = "proto/sluice.pb-c.h"
 PROTO_USERS = ("common/wire", "common/node", "prefill_node", "decode_node", "router")
 
