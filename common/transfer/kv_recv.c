@@ -312,8 +312,10 @@ void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
     }
     if (r->state == SL_RECV_CLOSING)
         settle(x, r);
-    else
+    else if (e == SL_OK)
         advance(x, r);
+    else if (f->peer)
+        sl_peer_disconnect(f->peer, "a receive failed"); /* it mostly failed because the connection did */
 }
 
 static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, const struct sl_kv_header *h,

@@ -7,7 +7,13 @@
  *  - peer-error mode drops shared memory unless that is told to handle errors; tcp must stay in the list for
  *    connecting.
  *
- * All messages of a connection go over one endpoint, control messages eager, which keeps their order. */
+ * All messages of a connection go over one endpoint, control messages eager, which keeps their order.
+ * Payloads are eager or rendezvous as UCX prefers by size. Measured with tcp on loopback, both ends of a
+ * transfer with digests, GB per CPU second used:
+ *
+ *                                          eager forced   rendezvous forced   UCX's choice
+ *     720 KiB pages in messages of 3.5 MiB      1.0            1.4 - 1.5           1.5
+ *     16 KiB pages, one a message               1.2            0.3 - 0.4           1.1 */
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
