@@ -120,17 +120,16 @@ static inline void prefetch_rows(const uint8_t *const rows[BLK], uint32_t n, uin
             _mm_prefetch(rows[i] + at, _MM_HINT_T1);
 }
 
-/* Softmax of one row's 64 scores x against the first n positions: m, l and keep of row r, and p to its row of
- * s->s, for bfloat16 V as bfloat16 in the first half of the row, and rounded before it is summed. */
-INLINE void softmax_row(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t n,
-                        const __m512 x[4])
+/* Softmax of the 64 scores in row r of s->s against the first n positions: m, l and keep, and p in place of
+ * the scores; for bfloat16 V as bfloat16 in the first half of the row, and rounded before it is summed. */
+INLINE void softmax_row(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t n)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     float *to = s->s + (size_t)r * BLK;
     __m512 v[4];
     UNROLL
     for (uint32_t c = 0; c < 4; c++)
-        v[c] = _mm512_mask_mov_ps(none, lanes(16 * c, n), x[c]);
+        v[c] = _mm512_mask_mov_ps(none, lanes(16 * c, n), _mm512_load_ps(to + 16 * c));
     float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
     float m = most > s->m[r] ? most : s->m[r];
     UNROLL

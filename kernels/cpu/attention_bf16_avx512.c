@@ -61,8 +61,7 @@ static void load_v(const struct sl_attn_scratch *s, uint32_t hd, const struct sl
         }
 }
 
-INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t r, const uint32_t *n,
-                       uint32_t hd)
+INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t r, uint32_t hd)
 {
     uint32_t width = sl_attn_width(hd);
     const uint16_t *q = (const uint16_t *)(const void *)s->q + (size_t)r * width;
@@ -84,8 +83,21 @@ INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t 
         }
     }
     UNROLL
-    for (uint32_t i = 0; i < rows; i++)
-        softmax_row(SL_BF16, s, r + i, n[i], x[i]);
+    for (uint32_t i = 0; i < rows; i++) {
+        float *to = s->s + (size_t)(r + i) * BLK;
+        _mm512_store_ps(to, x[i][0]);
+        _mm512_store_ps(to + 16, x[i][1]);
+        _mm512_store_ps(to + 32, x[i][2]);
+        _mm512_store_ps(to + 48, x[i][3]);
+    }
+}
+
+/* Not inlined: its constants would push the sums of score_rows() out of their registers. */
+static __attribute__((noinline)) void softmax_rows(const struct sl_attn_scratch *s, uint32_t first,
+                                                   uint32_t n_rows, const uint32_t *limits)
+{
+    for (uint32_t r = first; r < n_rows; r++)
+        softmax_row(SL_BF16, s, r, limits[r]);
 }
 
 /* The pairs from position 2 k on for one row that sees n positions; a partner behind them is taken as zero.
@@ -150,7 +162,8 @@ void sl_avx512_attn_many_bf16(const struct sl_attn_scratch *s, uint32_t first, u
     load_k(s, hd, b);
     prefetch_rows(next->k, next->n, 2 * hd);
     for (uint32_t r = first; r < n_rows; r += ROWS)
-        BY_ROWS(n_rows - r, score_rows, s, r, limits + r, hd)
+        BY_ROWS(n_rows - r, score_rows, s, r, hd)
+    softmax_rows(s, first, n_rows, limits);
     load_v(s, hd, b);
     prefetch_rows(next->v, next->n, 2 * hd);
     for (uint32_t r = first; r < n_rows; r += ROWS)
@@ -186,13 +199,8 @@ INLINE void score_few(uint32_t rows, const struct sl_attn_scratch *s, uint32_t h
         for (uint32_t i = 0; i < rows; i++)
             _mm512_store_ps(s->s + (size_t)i * BLK + g, x[i]);
     }
-    for (uint32_t i = 0; i < rows; i++) {
-        __m512 x[4];
-        UNROLL
-        for (uint32_t c = 0; c < 4; c++)
-            x[c] = _mm512_load_ps(s->s + (size_t)i * BLK + 16 * c);
-        softmax_row(SL_BF16, s, i, b->n, x);
-    }
+    for (uint32_t i = 0; i < rows; i++)
+        softmax_row(SL_BF16, s, i, b->n);
 }
 
 /* cols is even, or 1 for the last vector. */

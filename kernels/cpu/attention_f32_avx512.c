@@ -44,9 +44,8 @@ INLINE __m512 convert16(enum sl_dtype type, const uint8_t *row, uint32_t i, uint
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + (size_t)i * 2));
 }
 
-/* Scores and softmax of rows [r, r + rows); row r + i sees the first n[i] positions. */
-INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t r, const uint32_t *n,
-                       uint32_t hd)
+/* Scores of rows [r, r + rows) into s->s. */
+INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t r, uint32_t hd)
 {
     uint32_t width = sl_attn_width(hd);
     const float *q = s->q + (size_t)r * width, *k = s->k;
@@ -67,8 +66,21 @@ INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t 
         }
     }
     UNROLL
-    for (uint32_t i = 0; i < rows; i++)
-        softmax_row(SL_F32, s, r + i, n[i], x[i]);
+    for (uint32_t i = 0; i < rows; i++) {
+        float *to = s->s + (size_t)(r + i) * BLK;
+        _mm512_store_ps(to, x[i][0]);
+        _mm512_store_ps(to + 16, x[i][1]);
+        _mm512_store_ps(to + 32, x[i][2]);
+        _mm512_store_ps(to + 48, x[i][3]);
+    }
+}
+
+/* Not inlined: its constants would push the sums of score_rows() out of their registers. */
+static __attribute__((noinline)) void softmax_rows(const struct sl_attn_scratch *s, uint32_t first,
+                                                   uint32_t n_rows, const uint32_t *limits)
+{
+    for (uint32_t r = first; r < n_rows; r++)
+        softmax_row(SL_F32, s, r, limits[r]);
 }
 
 /* cols vectors of acc of rows [r, r + rows) from vector c on. The first of the rows sees least. */
@@ -128,7 +140,8 @@ INLINE void many(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t f
         transpose_k(type, b->k + i, hd, s->k + i);
     prefetch_rows(next->k, next->n, token_bytes);
     for (uint32_t r = first; r < n_rows; r += ROWS)
-        BY_ROWS(n_rows - r, score_rows, s, r, limits + r, hd)
+        BY_ROWS(n_rows - r, score_rows, s, r, hd)
+    softmax_rows(s, first, n_rows, limits);
     for (uint32_t i = 0; i < b->n; i++)
         for (uint32_t d = 0; d < hd; d += 16)
             _mm512_store_ps(s->v + (size_t)i * width + d, convert16(type, b->v[i], d, hd));
@@ -188,13 +201,8 @@ INLINE void score_few(uint32_t rows, enum sl_dtype type, const struct sl_attn_sc
         for (uint32_t i = 0; i < rows; i++)
             _mm512_store_ps(s->s + (size_t)i * BLK + g, x[i]);
     }
-    for (uint32_t i = 0; i < rows; i++) {
-        __m512 x[4];
-        UNROLL
-        for (uint32_t c = 0; c < 4; c++)
-            x[c] = _mm512_load_ps(s->s + (size_t)i * BLK + 16 * c);
-        softmax_row(SL_F32, s, i, b->n, x);
-    }
+    for (uint32_t i = 0; i < rows; i++)
+        softmax_row(SL_F32, s, i, b->n);
 }
 
 INLINE void value_few(uint32_t rows, uint32_t cols, enum sl_dtype type, const struct sl_attn_scratch *s,
