@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define ROW_CHUNK        128u
+#define ROW_CHUNK        64u
 #define ITEMS_PER_THREAD 8u
 #define SERIAL_ELEMENTS  6144u /* preparing fewer costs less than waking the pool: a microsecond or two */
 
