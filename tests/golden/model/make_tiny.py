@@ -22,8 +22,8 @@ import torch
 
 from gguf_hf import load
 
-N_POSITIONS = 100
 KEPT = [0, 1, 2, 15, 16, 31, 63, 64, 65, 99]
+KEPT_LONG = [999, 2047, 2048, 3000]
 
 MODELS = {
     "llama_f32": "--type f32 --embed-type f32",
@@ -33,6 +33,7 @@ MODELS = {
     "qwen2_untied_q8_0": "--arch qwen2 --type q8_0 --embed-type bf16 --untied --kv-heads 4 --seed 4",
     "llama_factors": "--type f16 --embed-type q4_0 --rope-factors --seed 5",
     "llama_linear": "--type f32 --embed-type f32 --rope-linear 4 --seed 6",
+    "llama_long": "--type q4_1 --embed-type q8_0 --rope-theta 100000 --seed 7",
 }
 
 
@@ -45,12 +46,13 @@ def main():
             crc = zlib.crc32(open(path, "rb").read())
             model, _ = load(path)
         n_vocab = model.config.vocab_size
-        tokens = np.array([(i * i * 31 + i * 7 + 5) % n_vocab for i in range(N_POSITIONS)], dtype="<u4")
+        kept = KEPT_LONG if name == "llama_long" else KEPT
+        tokens = np.array([(i * i * 31 + i * 7 + 5) % n_vocab for i in range(kept[-1] + 1)], dtype="<u4")
         with torch.no_grad():
             logits = model(torch.from_numpy(tokens.astype(np.int64)[None]), use_cache=False).logits[0].numpy()
         with open(os.path.join(out, "tiny_%s.bin" % name), "wb") as f:
-            f.write(b"SLTINY01" + struct.pack("<4I", crc, N_POSITIONS, len(KEPT), n_vocab))
-            f.write(tokens.tobytes() + np.array(KEPT, dtype="<u4").tobytes() + logits[KEPT].astype("<f4").tobytes())
+            f.write(b"SLTINY01" + struct.pack("<4I", crc, len(tokens), len(kept), n_vocab))
+            f.write(tokens.tobytes() + np.array(kept, dtype="<u4").tobytes() + logits[kept].astype("<f4").tobytes())
         print(name, "spread of the logits %.2f, top tokens %s" % (logits.std(), logits.argmax(axis=1)[-8:]))
 
 
