@@ -94,12 +94,13 @@ static void grant(struct sl_recv *r)
 
 /* ---- keys that have no session ---- */
 
-static struct sl_early *find_early(struct sl_xfer *x, const struct sl_xfer_key *k)
+/* Who says it is part of it: until D's engine comes, nobody knows which node is this request's P. */
+static struct sl_early *find_early(struct sl_xfer *x, const struct sl_xfer_key *k, const char *from)
 {
     SL_LIST_FOREACH(n, &x->earlies)
     {
         struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
-        if (memcmp(&e->key, k, sizeof *k) == 0)
+        if (memcmp(&e->key, k, sizeof *k) == 0 && strcmp(e->from, from) == 0)
             return e;
     }
     return NULL;
@@ -112,11 +113,11 @@ static void drop_early(struct sl_xfer *x, struct sl_early *e)
     sl_free(e);
 }
 
-/* The newest word about a key counts, except that an announce does not take back an end. */
+/* The newest word counts. */
 static struct sl_early *keep_early(struct sl_xfer *x, const struct sl_xfer_key *k, enum sl_early_kind kind,
-                                   struct sl_peer *p, const char *why)
+                                   const struct sl_xfer_peer *from, struct sl_peer *p, const char *why)
 {
-    struct sl_early *e = find_early(x, k);
+    struct sl_early *e = find_early(x, k, from->name);
     if (!e) {
         if (x->n_earlies >= x->conf.max_sessions) {
             struct sl_early *oldest = SL_CONTAINER_OF(x->earlies.next, struct sl_early, node);
@@ -126,15 +127,13 @@ static struct sl_early *keep_early(struct sl_xfer *x, const struct sl_xfer_key *
         }
         e = sl_xcalloc(1, sizeof *e);
         e->key = *k;
+        memcpy(e->from, from->name, sizeof e->from);
         sl_list_add_tail(&x->earlies, &e->node);
         x->n_earlies++;
     }
     e->kind = kind;
     e->peer = p;
-    if (p) {
-        memcpy(e->from, p->ref.name, sizeof e->from);
-        e->boot_id = p->ref.boot_id;
-    }
+    e->boot_id = from->boot_id;
     /* An end has no deadline of its own: it is kept as long as the other side's message may be on its way. */
     e->until_ms = sl_now_ms() + 2 * x->conf.wait_ms;
     sl_kv_text(e->why, sizeof e->why, why, strlen(why));
@@ -147,7 +146,7 @@ static void give_up(struct sl_xfer *x, struct sl_recv *r, enum sl_err err, const
     if (r->peer)
         tell_abort(r->peer, &r->key, why);
     else
-        keep_early(x, &r->key, SL_EARLY_ENDED, NULL, why);
+        keep_early(x, &r->key, SL_EARLY_ENDED, &r->from, NULL, why);
     close_session(x, r, err, why);
 }
 
@@ -163,8 +162,7 @@ static void apply_early(struct sl_xfer *x, struct sl_recv *r, const struct sl_ea
 {
     switch (e->kind) {
     case SL_EARLY_ABORTED:
-        if (strcmp(e->from, r->from.name) == 0)
-            close_session(x, r, SL_EPEER, e->why);
+        close_session(x, r, SL_EPEER, e->why);
         break;
     case SL_EARLY_ANNOUNCED:
         r->peer = e->peer;
@@ -207,7 +205,7 @@ void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
     sl_hashmap_put_u64(x->recv_by_id, r->id, r);
     x->n_recvs++;
 
-    struct sl_early *e = find_early(x, k);
+    struct sl_early *e = find_early(x, k, from->name);
     if (!e)
         return;
     struct sl_early said = *e;
@@ -227,7 +225,7 @@ static void reject(struct sl_xfer *x, struct sl_recv *r, uint32_t bad)
 {
     struct sl_kv_header h = {.type = SL_KV_ANSWER, .key = r->key, .index = bad, .count = ++r->rejects};
     SL_WARN("page arrived damaged req=%s peer=%s page=%u", r->key.request, r->peer->ref.name, bad);
-    r->peer->rejects++;
+    r->peer->count.rejects++;
     r->commit_to = bad;
     r->last = false;
     for (uint32_t i = bad; i < r->n_pages; i++)
@@ -288,7 +286,7 @@ static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
         good = (r->page_state[i] == SL_PAGE_ABSENT || r->page_state[i] == SL_PAGE_ARRIVED) &&
                (i == h->index || r->pages[i] == r->pages[i - 1] + 1);
     if (!good) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     struct sl_flight *f = sl_flight_new(x, p, r->id);
@@ -308,7 +306,7 @@ void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
     if (e == SL_OK) {
         r->moved += f->count;
         if (f->peer)
-            f->peer->pages_received += f->count;
+            f->peer->count.pages_received += f->count;
     }
     if (r->state == SL_RECV_CLOSING)
         settle(x, r);
@@ -327,7 +325,7 @@ static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
                 h->n_tokens == r->n_tokens &&
                 (!(h->flags & SL_KV_FLAG_LAST) || h->index + h->count == r->n_pages);
     if (!good) {
-        p->dropped++; /* also commits sent before P saw a reject */
+        p->count.dropped++; /* also commits sent before P saw a reject */
         return;
     }
     for (uint32_t i = 0; i < h->count; i++) {
@@ -349,7 +347,7 @@ static void take_announce(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *
                           const struct sl_kv_header *h)
 {
     if (r && r->state != SL_RECV_WAIT) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     if (r && !announced_as_asked(r, p->ref.name, p->ref.boot_id, h->n_tokens)) {
@@ -363,11 +361,11 @@ static void take_announce(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *
         grant(r);
         return;
     }
-    struct sl_early *e = find_early(x, &h->key);
+    struct sl_early *e = find_early(x, &h->key, p->ref.name);
     if (e && e->kind == SL_EARLY_ENDED) {
         tell_abort(p, &h->key, e->why);
-    } else if (!e || e->kind == SL_EARLY_ANNOUNCED) {
-        e = keep_early(x, &h->key, SL_EARLY_ANNOUNCED, p, "");
+    } else {
+        e = keep_early(x, &h->key, SL_EARLY_ANNOUNCED, &p->ref, p, "");
         e->n_tokens = h->n_tokens;
         e->until_ms = sl_now_ms() + h->deadline_ms; /* admission may take as long as the request has */
     }
@@ -380,11 +378,11 @@ static void take_abort(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
     sl_kv_text(why, sizeof why, data, data ? len : 0);
     const char *text = why[0] ? why : "the prefill node gave it up";
     if (!r)
-        keep_early(x, &h->key, SL_EARLY_ABORTED, p, text);
+        keep_early(x, &h->key, SL_EARLY_ABORTED, &p->ref, p, text);
     else if (r->peer == p || (!r->peer && strcmp(r->from.name, p->ref.name) == 0))
         close_session(x, r, SL_EPEER, text);
     else
-        p->dropped++;
+        p->count.dropped++;
 }
 
 void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
@@ -396,13 +394,13 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
     else if (h->type == SL_KV_ABORT)
         take_abort(x, p, r, h, data, len);
     else if (!r || r->peer != p)
-        p->dropped++;
+        p->count.dropped++;
     else if (h->type == SL_KV_PAGES)
         take_pages(x, p, r, h, len, rx);
     else if (h->type == SL_KV_COMMIT)
         take_commit(x, p, r, h, data, len);
     else
-        p->dropped++;
+        p->count.dropped++;
 }
 
 void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why)

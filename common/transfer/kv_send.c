@@ -215,8 +215,8 @@ static bool send_run(struct sl_xfer *x, struct sl_send *s)
     s->n_inflight++;
     s->inflight_bytes += f->bytes;
     p->inflight_bytes += f->bytes;
-    p->pages_sent += n;
-    p->bytes_sent += f->bytes;
+    p->count.pages_sent += n;
+    p->count.bytes_sent += f->bytes;
     s->moved += n;
     s->next_page += n;
     if (x->ops->send(p->conn, header, sizeof header, payload, f->bytes, false, (uintptr_t)f) != SL_OK) {
@@ -235,10 +235,10 @@ static bool pump(struct sl_xfer *x, struct sl_send *s, uint64_t *budget)
     if (s->state != SL_SEND_GRANTED || !s->peer || !s->peer->conn)
         return true;
     while (s->next_page < s->ready_pages && s->peer->inflight_bytes < s->peer->max_inflight_bytes) {
-        uint64_t before = s->peer->bytes_sent;
+        uint64_t before = s->peer->count.bytes_sent;
         if (*budget == 0 || !send_run(x, s))
             return *budget > 0;
-        uint64_t sent = s->peer->bytes_sent - before;
+        uint64_t sent = s->peer->count.bytes_sent - before;
         *budget -= sent < *budget ? sent : *budget;
     }
     send_commits(x, s);
@@ -331,7 +331,7 @@ static void take_grant(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_
     size_t bitmap = (s->n_pages + 7) / 8;
     if (s->state != SL_SEND_ANNOUNCED || h->count != s->n_pages || h->index > s->n_pages || len != bitmap ||
         !data) {
-        s->peer->dropped++;
+        s->peer->count.dropped++;
         return;
     }
     s->run_starts = sl_xmemdup(data, bitmap);
@@ -347,7 +347,7 @@ static void take_grant(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_
 static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_header *h)
 {
     if (s->state != SL_SEND_GRANTED || h->index > s->commit_page || h->index < s->committed) {
-        s->peer->dropped++;
+        s->peer->count.dropped++;
         return;
     }
     if (h->flags & SL_KV_FLAG_OK) {
@@ -357,10 +357,10 @@ static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv
         return;
     }
     if (h->count != s->n_rejects + 1) {
-        s->peer->dropped++;
+        s->peer->count.dropped++;
         return;
     }
-    s->peer->rejects++;
+    s->peer->count.rejects++;
     SL_WARN("page rejected by the receiver req=%s peer=%s page=%u", s->key.request, s->peer->ref.name,
             h->index);
     if (++s->n_rejects >= SL_XFER_MAX_REJECTS) {
@@ -380,7 +380,7 @@ void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
 {
     struct sl_send *s = find(x, &h->key);
     if (!s || s->peer != p) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     if (h->type == SL_KV_GRANT)
@@ -388,7 +388,7 @@ void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
     else if (h->type == SL_KV_ANSWER)
         take_answer(x, s, h);
     else if (h->type != SL_KV_ABORT)
-        p->dropped++;
+        p->count.dropped++;
     else {
         char why[SL_KV_MAX_WHY];
         sl_kv_text(why, sizeof why, data, data ? len : 0);

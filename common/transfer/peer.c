@@ -38,9 +38,19 @@ static struct sl_peer *peer_new(struct sl_xfer *x, struct sl_conn *c, bool diall
     return p;
 }
 
+void sl_count_add(struct sl_xfer_totals *to, const struct sl_xfer_totals *n)
+{
+    to->pages_sent += n->pages_sent;
+    to->bytes_sent += n->bytes_sent;
+    to->pages_received += n->pages_received;
+    to->rejects += n->rejects;
+    to->dropped += n->dropped;
+}
+
 void sl_peer_free(struct sl_peer *p)
 {
     struct sl_xfer *x = p->x;
+    sl_count_add(&x->gone, &p->count);
     SL_LIST_FOREACH(n, &x->flights)
     {
         struct sl_flight *f = SL_CONTAINER_OF(n, struct sl_flight, node);
@@ -85,12 +95,10 @@ bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id)
 }
 
 /* What is known of a link outlives its connections. */
-static void inherit(struct sl_peer *p, const struct sl_peer *old)
+static void inherit(struct sl_peer *p, struct sl_peer *old)
 {
-    p->pages_sent += old->pages_sent;
-    p->bytes_sent += old->bytes_sent;
-    p->rejects += old->rejects;
-    p->dropped += old->dropped;
+    sl_count_add(&p->count, &old->count);
+    old->count = (struct sl_xfer_totals){0};
     p->degraded_until_ms = old->degraded_until_ms;
 }
 
@@ -209,7 +217,7 @@ static void take_hello(struct sl_peer *p, const struct sl_kv_header *h, const vo
     struct sl_why why = {0};
     if (p->dialled || p->state != SL_PEER_CONNECTING || !data ||
         sl_kv_hello_unpack(data, len, &theirs) != SL_OK) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     memcpy(p->ref.name, theirs.id.name, sizeof p->ref.name);
@@ -288,7 +296,7 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
     struct sl_why why = {0};
     if (!p->dialled || p->state != SL_PEER_HELLO || !data ||
         sl_kv_hello_unpack(data, len, &theirs) != SL_OK) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     if (strcmp(theirs.id.name, p->ref.name) != 0 || theirs.id.boot_id != p->ref.boot_id) {
@@ -346,14 +354,14 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
             f->value = h->value;
             x->ops->recv(p->conn, rx, x->probe_bytes, len, (uintptr_t)f);
         } else {
-            p->dropped++;
+            p->count.dropped++;
         }
         break;
     case SL_KV_PROBE_ACK:
         take_probe_ack(p, h->value);
         break;
     default:
-        p->dropped++;
+        p->count.dropped++;
     }
 }
 
@@ -400,10 +408,10 @@ void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out)
                                                       : "testing";
     out->bytes_per_s = p->bytes_per_s;
     out->latency_us = p->latency_us;
-    out->pages_sent = p->pages_sent;
-    out->bytes_sent = p->bytes_sent;
-    out->pages_received = p->pages_received;
-    out->rejects = p->rejects;
-    out->dropped = p->dropped;
+    out->pages_sent = p->count.pages_sent;
+    out->bytes_sent = p->count.bytes_sent;
+    out->pages_received = p->count.pages_received;
+    out->rejects = p->count.rejects;
+    out->dropped = p->count.dropped;
     memcpy(out->why, p->why, sizeof out->why);
 }

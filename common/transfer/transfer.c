@@ -110,14 +110,14 @@ static void on_message(void *arg, struct sl_conn *c, const void *header, size_t 
         return;
     x->active = true;
     if (sl_kv_header_unpack(header, header_len, &h) != SL_OK) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     p->last_heard_ms = sl_now_ms();
     bool before_hello =
         p->state != SL_PEER_UP && h.type != SL_KV_HELLO && h.type != SL_KV_HELLO_ACK && h.type != SL_KV_BYE;
     if (before_hello) {
-        p->dropped++;
+        p->count.dropped++;
         return;
     }
     switch (h.type) {
@@ -222,9 +222,11 @@ static void update_reports(struct sl_xfer *x)
 {
     pthread_mutex_lock(&x->report_mutex);
     x->n_reports = 0;
+    x->totals = x->gone;
     SL_LIST_FOREACH(n, &x->peers)
     {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
+        sl_count_add(&x->totals, &p->count);
         if (p->dialled && x->n_reports < SL_XFER_MAX_PEERS)
             sl_peer_report(p, &x->reports[x->n_reports++]);
     }
@@ -540,6 +542,14 @@ size_t sl_xfer_links(struct sl_xfer *x, struct sl_link_report *out, size_t max)
     memcpy(out, x->reports, n * sizeof *out);
     pthread_mutex_unlock(&x->report_mutex);
     return n;
+}
+
+struct sl_xfer_totals sl_xfer_totals(struct sl_xfer *x)
+{
+    pthread_mutex_lock(&x->report_mutex);
+    struct sl_xfer_totals t = x->totals;
+    pthread_mutex_unlock(&x->report_mutex);
+    return t;
 }
 
 uint32_t sl_xfer_open_sessions(struct sl_xfer *x)

@@ -129,7 +129,15 @@ struct sl_link_report {
     uint64_t pages_sent, bytes_sent, pages_received, rejects, dropped;
     char why[160];
 };
+/* All dialled links: those this node prefills for. */
 size_t sl_xfer_links(struct sl_xfer *x, struct sl_link_report *out, size_t max);
+/* Counted since the start over all peers, dialled or not, also those gone; any thread. */
+struct sl_xfer_totals {
+    uint64_t pages_sent, bytes_sent, pages_received;
+    uint64_t rejects; /* pages that came damaged, here or there */
+    uint64_t dropped; /* messages that were wild, stale or broken */
+};
+struct sl_xfer_totals sl_xfer_totals(struct sl_xfer *x);
 uint32_t sl_xfer_open_sessions(struct sl_xfer *x); /* any thread */
 
 #endif

@@ -47,8 +47,7 @@ struct sl_peer {
     bool probing;
     double round_trip_us; /* fastest of this test */
     double latency_us, bytes_per_s;
-    /* counters */
-    uint64_t pages_sent, bytes_sent, pages_received, rejects, dropped;
+    struct sl_xfer_totals count;
     char transport[32];
     char why[SL_KV_MAX_WHY];
 };
@@ -120,7 +119,7 @@ struct sl_early {
     struct sl_list node; /* x->earlies, oldest first */
     enum sl_early_kind kind;
     struct sl_peer *peer; /* who announced or aborted; NULL when its connection is gone */
-    char from[64];        /* its name */
+    char from[64];        /* the name of P */
     uint64_t boot_id;
     uint32_t n_tokens;
     uint64_t until_ms;
@@ -159,9 +158,10 @@ struct sl_xfer {
     struct sl_list backlog;               /* events that did not fit the queue */
     void *probe_bytes;                    /* SL_XFER_PROBE_BYTES to send, and to receive into */
     uint64_t flip_bit_page, n_pages_sent; /* the fault shown in docs/benchmarks.md */
-    pthread_mutex_t report_mutex;         /* guards reports: written by the thread, read by anyone */
+    pthread_mutex_t report_mutex; /* guards reports and totals: written by the thread, read by anyone */
     struct sl_link_report *reports;
     size_t n_reports;
+    struct sl_xfer_totals gone, totals; /* of peers freed; of all, with the reports */
 };
 
 /* transfer.c */
@@ -205,6 +205,7 @@ enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const 
 /* A page came damaged twice: the link is used last for a while. */
 void sl_peer_degrade(struct sl_peer *p);
 bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id);
+void sl_count_add(struct sl_xfer_totals *to, const struct sl_xfer_totals *n);
 void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out);
 
 /* kv_send.c: P */

@@ -12,6 +12,20 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+void rig_identity(struct sl_xfer_identity *id)
+{
+    *id = (struct sl_xfer_identity){.boot_id = 1,
+                                    .model_digest = {11, 22},
+                                    .geometry = {.n_layers = 2,
+                                                 .n_kv_heads = 1,
+                                                 .page_tokens = RIG_PAGE_TOKENS,
+                                                 .head_dim = 8,
+                                                 .dtype = SL_BF16},
+                                    .numerics_id = 33,
+                                    .tensor_parallel = 1,
+                                    .exact = true};
+}
+
 void rig_open(struct rig_node *n, const struct rig_opts *o)
 {
     struct sl_why why = {0};
@@ -20,16 +34,6 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
         .transport = o->transport ? o->transport : "loop",
         .listen = o->listen ? o->listen : "127.0.0.1:0",
         .ucx_devices = "lo",
-        .self = {.boot_id = o->boot_id ? o->boot_id : 1,
-                 .model_digest = {11, 22},
-                 .geometry = {.n_layers = 2,
-                              .n_kv_heads = 1,
-                              .page_tokens = RIG_PAGE_TOKENS,
-                              .head_dim = o->head_dim ? o->head_dim : 8,
-                              .dtype = SL_BF16},
-                 .numerics_id = 33,
-                 .tensor_parallel = 1,
-                 .exact = true},
         .n_pages = o->n_pages ? o->n_pages : RIG_PAGES,
         .digests = !o->no_digests,
         .peer_dead_ms = o->peer_dead_ms ? o->peer_dead_ms : RIG_WAIT_MS,
@@ -39,6 +43,11 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
         .link_test = o->link_test,
         .cpu = -1,
     };
+    rig_identity(&c.self);
+    if (o->boot_id)
+        c.self.boot_id = o->boot_id;
+    if (o->head_dim)
+        c.self.geometry.head_dim = o->head_dim;
     snprintf(c.self.name, sizeof c.self.name, "%s", o->name ? o->name : "node");
     c.page_bytes = sl_kv_page_bytes(&c.self.geometry);
     if (o->edit)
@@ -185,4 +194,14 @@ void rig_wait_sessions(struct rig_node *n, uint32_t sessions)
     for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_open_sessions(n->x) != sessions; usleep(2000))
         if (sl_now_ms() > end)
             fail_msg("%u sessions are open at %s", sl_xfer_open_sessions(n->x), n->peer.name);
+}
+
+void rig_wait_dropped(struct rig_node *n, uint64_t dropped)
+{
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_totals(n->x).dropped < dropped; usleep(2000))
+        if (sl_now_ms() > end)
+            fail_msg("%llu messages were dropped at %s, not %llu",
+                     (unsigned long long)sl_xfer_totals(n->x).dropped, n->peer.name,
+                     (unsigned long long)dropped);
+    assert_int_equal(sl_xfer_totals(n->x).dropped, dropped);
 }

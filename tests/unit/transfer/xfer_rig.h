@@ -41,6 +41,8 @@ struct rig_node {
     struct sl_xfer_peer peer; /* how others reach it */
 };
 
+/* The identity all nodes of a test share: model, geometry, numerics. */
+void rig_identity(struct sl_xfer_identity *id);
 void rig_open(struct rig_node *n, const struct rig_opts *o);
 void rig_close(struct rig_node *n); /* takes one that is closed */
 
@@ -63,5 +65,7 @@ bool rig_has(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_x
 /* The report of the link to that peer in this state. */
 struct sl_link_report rig_wait_link(struct rig_node *n, const char *peer, const char *state);
 void rig_wait_sessions(struct rig_node *n, uint32_t sessions);
+/* Until this many messages were dropped at n. */
+void rig_wait_dropped(struct rig_node *n, uint64_t dropped);
 
 #endif

@@ -1,0 +1,457 @@
+/* tests/unit/transfer/test_transfer_hostile.c - a peer that breaks the protocol: what it sends is dropped and
+ * counted, lands nowhere, and hurts no other transfer. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "tests/support/support.h"
+#include "tests/unit/transfer/raw_peer.h"
+#include "tests/unit/transfer/xfer_cases.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define PT RIG_PAGE_TOKENS
+
+static unsigned char junk[8 * 256]; /* eight pages */
+
+static struct sl_kv_header pages_message(const struct sl_xfer_key *k, uint32_t index, uint32_t count)
+{
+    return (struct sl_kv_header){.type = SL_KV_PAGES, .key = *k, .index = index, .count = count};
+}
+
+static struct sl_kv_header commit_message(const struct sl_xfer_key *k, uint32_t index, uint32_t count,
+                                          uint32_t n_tokens, uint8_t flags)
+{
+    return (struct sl_kv_header){.type = SL_KV_COMMIT,
+                                 .flags = flags,
+                                 .key = *k,
+                                 .index = index,
+                                 .count = count,
+                                 .n_tokens = n_tokens};
+}
+
+static void assert_untouched(const struct rig_node *n)
+{
+    for (size_t i = 0; i < n->n_pages * n->page_bytes; i++)
+        if (n->pool[i])
+            fail_msg("byte %zu of page %zu was written", i % n->page_bytes, i / n->page_bytes);
+}
+
+/* A node that knows nothing of the peer yet believes nothing but HELLO. */
+static void before_hello_nothing_counts(void **state)
+{
+    struct rig_node d;
+    struct raw_peer r;
+    struct sl_xfer_key k = rig_key("mine", 1);
+    struct sl_xfer_peer p = {.name = "p0", .boot_id = 7};
+    uint32_t pages[4] = {0, 1, 2, 3};
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0"});
+    raw_open(&r, "loop", "p0", 7);
+    raw_connect(&r, &d);
+    assert_int_equal(sl_xfer_recv_open(d.x, &k, &p, pages, 4 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    struct sl_kv_header h = {.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 4 * PT, .deadline_ms = 1000};
+    raw_send(&r, &h, NULL, 0);
+    h = pages_message(&k, 0, 4);
+    raw_send(&r, &h, junk, 4 * d.page_bytes);
+    h = commit_message(&k, 0, 4, 4 * PT, SL_KV_FLAG_LAST);
+    raw_send(&r, &h, junk, 32);
+    h = (struct sl_kv_header){.type = SL_KV_ABORT, .key = k};
+    raw_send(&r, &h, "x", 1);
+    h = (struct sl_kv_header){.type = SL_KV_PROBE};
+    raw_send(&r, &h, NULL, 0);
+    rig_wait_dropped(&d, 5);
+    assert_false(rig_has(&d, SL_XFER_RECV_DONE, &k));
+    assert_untouched(&d);
+    raw_close(&r);
+    rig_close(&d);
+}
+
+static void broken_headers_are_counted_and_survived(void **state)
+{
+    struct rig_node d;
+    struct raw_peer r;
+    unsigned char header[SL_LINK_MAX_HEADER] = {0};
+    struct sl_kv_header h = {.type = SL_KV_PING};
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0"});
+    raw_open(&r, "loop", "p0", 7);
+    raw_join(&r, &d);
+    raw_send_bytes(&r, header, 0, NULL, 0, true);
+    raw_send_bytes(&r, header, 1, NULL, 0, true);
+    raw_send_bytes(&r, header, SL_KV_HEADER_BYTES, NULL, 0, true); /* type 0 */
+    raw_send_bytes(&r, header, SL_LINK_MAX_HEADER, junk, sizeof junk, false);
+    sl_kv_header_pack(&h, header);
+    header[0] = 200;
+    raw_send_bytes(&r, header, SL_KV_HEADER_BYTES, NULL, 0, true);
+    rig_wait_dropped(&d, 5);
+    /* hello again, an ack to a node that did not dial, messages of the other direction */
+    unsigned char id[SL_KV_IDENTITY_BYTES];
+    sl_kv_hello_pack(&r.hello, id);
+    h = (struct sl_kv_header){.type = SL_KV_HELLO};
+    raw_send(&r, &h, id, sizeof id);
+    h.type = SL_KV_HELLO_ACK;
+    raw_send(&r, &h, id, sizeof id);
+    struct sl_xfer_key k = rig_key("none", 1);
+    for (uint8_t type = SL_KV_GRANT; type <= SL_KV_ANSWER; type++) {
+        h = (struct sl_kv_header){.type = type, .key = k};
+        raw_send(&r, &h, type == SL_KV_PAGES ? junk : NULL, type == SL_KV_PAGES ? 256 : 0);
+    }
+    h = (struct sl_kv_header){.type = SL_KV_PROBE};
+    sl_kv_header_pack(&h, header);
+    unsigned char *large = sl_xcalloc(1, 3 << 20);
+    raw_send_bytes(&r, header, SL_KV_HEADER_BYTES, large, 3 << 20, false); /* larger than any probe */
+    sl_free(large);
+    rig_wait_dropped(&d, 5 + 2 + 4 + 1);
+    h.type = SL_KV_PING;
+    raw_send(&r, &h, NULL, 0);
+    raw_free(raw_wait(&r, SL_KV_PONG)); /* still a peer */
+    assert_untouched(&d);
+    raw_close(&r);
+    rig_close(&d);
+}
+
+/* One session with D in which everything wild is tried at its stage; then it is completed as it should be. */
+static void wild_pages_land_nowhere(void **state)
+{
+    struct rig_node d;
+    struct raw_peer r;
+    struct sl_xfer_key k = rig_key("mine", 3), unknown = rig_key("other", 3), stale = rig_key("mine", 2);
+    struct sl_xfer_peer p = {.name = "p0", .boot_id = 7};
+    const uint32_t pages[6] = {10, 11, 12, 40, 41, 42}; /* two runs; the first page is a prefix hit */
+    struct sl_kv_header h;
+    uint64_t dropped = 0;
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0"});
+    raw_open(&r, "loop", "p0", 7);
+    raw_join(&r, &d);
+    memset(junk, 0x5a, sizeof junk);
+
+    h = pages_message(&unknown, 0, 1);
+    raw_send(&r, &h, junk, d.page_bytes);
+    rig_wait_dropped(&d, dropped += 1);
+
+    assert_int_equal(sl_xfer_recv_open(d.x, &k, &p, pages, 6 * PT, 1, RIG_DEADLINE_MS), SL_OK);
+    h = pages_message(&k, 1, 1); /* no grant yet */
+    raw_send(&r, &h, junk, d.page_bytes);
+    rig_wait_dropped(&d, dropped += 1);
+    assert_untouched(&d);
+
+    h = (struct sl_kv_header){.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 6 * PT, .deadline_ms = 60000};
+    raw_send(&r, &h, NULL, 0);
+    struct raw_message *g = raw_wait(&r, SL_KV_GRANT);
+    assert_int_equal(g->h.index, 1);
+    assert_int_equal(g->h.count, 6);
+    assert_int_equal(g->len, 1);
+    assert_int_equal(g->payload[0], 1u | 1u << 3); /* runs begin at 0 and 3 */
+    raw_free(g);
+    raw_send(&r, &h, NULL, 0); /* announced twice */
+    rig_wait_dropped(&d, dropped += 1);
+
+    static const struct {
+        uint32_t index, count, bytes_pages;
+    } wild[] = {
+        {6, 1, 1},     /* behind the end */
+        {5, 2, 2},     /* over the end */
+        {1, 0, 1},     /* none */
+        {1, 0, 0},     /* none at all */
+        {1, 2, 1},     /* fewer bytes than said */
+        {1, 1, 2},     /* more */
+        {0, 1, 1},     /* D's own page */
+        {0, 2, 2},     /* its own and the next */
+        {2, 2, 2},     /* over the border of two runs */
+        {65535, 1, 1}, /* the largest */
+        {1, 65535, 1},
+    };
+    for (size_t i = 0; i < SL_COUNTOF(wild); i++) {
+        h = pages_message(&k, wild[i].index, wild[i].count);
+        raw_send(&r, &h, junk, wild[i].bytes_pages * d.page_bytes);
+    }
+    h = pages_message(&stale, 1, 1);
+    raw_send(&r, &h, junk, d.page_bytes);
+    rig_wait_dropped(&d, dropped += SL_COUNTOF(wild) + 1);
+    assert_untouched(&d);
+
+    static const struct {
+        uint32_t index, count, n_tokens, digests;
+        uint8_t flags;
+    } commits[] = {
+        {0, 1, 6 * PT, 1, 0},              /* before what is due */
+        {2, 1, 6 * PT, 1, 0},              /* after it */
+        {1, 6, 6 * PT, 6, 0},              /* over the end */
+        {1, 2, 6 * PT, 1, 0},              /* fewer digests than said */
+        {1, 1, 6 * PT, 2, 0},              /* more */
+        {1, 1, 5 * PT, 1, 0},              /* of another length */
+        {1, 2, 6 * PT, 2, SL_KV_FLAG_LAST} /* last, and not at the end */
+    };
+    for (size_t i = 0; i < SL_COUNTOF(commits); i++) {
+        h = commit_message(&k, commits[i].index, commits[i].count, commits[i].n_tokens, commits[i].flags);
+        raw_send(&r, &h, junk, commits[i].digests * 8);
+    }
+    rig_wait_dropped(&d, dropped += SL_COUNTOF(commits));
+    assert_false(rig_has(&d, SL_XFER_RECV_READY, &k));
+    assert_false(rig_has(&d, SL_XFER_RECV_DONE, &k));
+
+    /* now as it should be */
+    struct sl_kv_geometry geometry = r.hello.id.geometry;
+    unsigned char good[5 * 256], digests[5 * 8];
+    for (size_t i = 0; i < sizeof good; i++)
+        good[i] = (unsigned char)(i * 7 + i / 256);
+    for (uint32_t i = 0; i < 5; i++) {
+        uint64_t v = sl_kv_page_digest(&geometry, good + i * 256, PT);
+        for (int b = 0; b < 8; b++)
+            digests[i * 8 + (uint32_t)b] = (unsigned char)(v >> (8 * b));
+    }
+    h = pages_message(&k, 1, 2);
+    raw_send(&r, &h, good, 512);
+    h = commit_message(&k, 1, 2, 6 * PT, 0);
+    raw_send(&r, &h, digests, 16);
+    struct raw_message *a = raw_wait(&r, SL_KV_ANSWER);
+    assert_int_equal(a->h.flags, SL_KV_FLAG_OK);
+    assert_int_equal(a->h.index, 3);
+    raw_free(a);
+    h = pages_message(&k, 1, 1); /* a page that is committed is not written again */
+    raw_send(&r, &h, junk, d.page_bytes);
+    rig_wait_dropped(&d, dropped += 1);
+    h = pages_message(&k, 3, 3);
+    raw_send(&r, &h, good + 512, 768);
+    h = commit_message(&k, 3, 3, 6 * PT, SL_KV_FLAG_LAST | SL_KV_FLAG_FIRST | SL_KV_FLAG_ENDED);
+    h.token = 5;
+    raw_send(&r, &h, digests + 16, 24);
+    struct sl_xfer_event done = rig_wait(&d, SL_XFER_RECV_DONE, &k);
+    assert_int_equal(done.err, SL_OK);
+    assert_int_equal(done.first.token, 5);
+    assert_true(done.first.ended);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_memory_equal(rig_page(&d, pages[i + 1]), good + i * 256, 256);
+    assert_int_equal(rig_page(&d, 10)[0], 0);
+    h = pages_message(&k, 4, 1); /* the session is over */
+    raw_send(&r, &h, junk, d.page_bytes);
+    rig_wait_dropped(&d, dropped += 1);
+    assert_memory_equal(rig_page(&d, 41), good + 3 * 256, 256);
+    raw_close(&r);
+    rig_close(&d);
+}
+
+/* Another peer that knows the key of a request is not its P. */
+static void a_stranger_touches_no_session(void **state)
+{
+    struct rig_node d;
+    struct raw_peer p, s;
+    struct sl_xfer_key k = rig_key("mine", 1), early = rig_key("early", 1), wait = rig_key("wait", 1);
+    struct sl_xfer_peer ref = {.name = "p0", .boot_id = 7};
+    uint32_t pages[2] = {0, 1};
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0"});
+    raw_open(&p, "loop", "p0", 7);
+    raw_open(&s, "loop", "stranger", 8);
+    raw_join(&p, &d);
+    raw_join(&s, &d);
+    assert_int_equal(sl_xfer_recv_open(d.x, &k, &ref, pages, 2 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    assert_int_equal(sl_xfer_recv_open(d.x, &wait, &ref, pages, 2 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    struct sl_kv_header h = {.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 2 * PT, .deadline_ms = 60000};
+    raw_send(&p, &h, NULL, 0);
+    raw_free(raw_wait(&p, SL_KV_GRANT));
+
+    h = pages_message(&k, 0, 2);
+    raw_send(&s, &h, junk, 2 * d.page_bytes);
+    h = commit_message(&k, 0, 2, 2 * PT, SL_KV_FLAG_LAST);
+    raw_send(&s, &h, junk, 16);
+    h = (struct sl_kv_header){.type = SL_KV_ABORT, .key = k};
+    raw_send(&s, &h, "no", 2);
+    h.key = wait; /* not announced yet */
+    raw_send(&s, &h, "no", 2);
+    rig_wait_dropped(&d, 4);
+    /* an announce in p0's place is refused, and what a stranger says before a session opens is not about p0
+     */
+    h = (struct sl_kv_header){.type = SL_KV_ANNOUNCE, .key = wait, .n_tokens = 2 * PT, .deadline_ms = 60000};
+    raw_send(&s, &h, NULL, 0);
+    raw_free(raw_wait(&s, SL_KV_ABORT));
+    h = (struct sl_kv_header){.type = SL_KV_ABORT, .key = early};
+    raw_send(&s, &h, "no", 2);
+    h = (struct sl_kv_header){.type = SL_KV_PING};
+    raw_send(&s, &h, NULL, 0);
+    raw_free(raw_wait(&s, SL_KV_PONG)); /* all of it was read */
+    assert_int_equal(sl_xfer_recv_open(d.x, &early, &ref, pages, 2 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    h = (struct sl_kv_header){.type = SL_KV_ANNOUNCE, .key = early, .n_tokens = 2 * PT, .deadline_ms = 60000};
+    raw_send(&p, &h, NULL, 0);
+    raw_free(raw_wait(&p, SL_KV_GRANT));
+    assert_false(rig_has(&d, SL_XFER_RECV_DONE, &k));
+    assert_false(rig_has(&d, SL_XFER_RECV_DONE, &wait));
+    assert_false(rig_has(&d, SL_XFER_RECV_DONE, &early));
+    assert_untouched(&d);
+    raw_close(&s);
+    raw_close(&p);
+    assert_int_equal(rig_wait(&d, SL_XFER_RECV_DONE, &k).err, SL_EPEER);
+    rig_close(&d);
+}
+
+static void announce_of_another_length_is_refused_in_words(void **state)
+{
+    struct rig_node d;
+    struct raw_peer p;
+    struct sl_xfer_peer ref = {.name = "p0", .boot_id = 7};
+    uint32_t pages[2] = {0, 1};
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0"});
+    raw_open(&p, "loop", "p0", 7);
+    raw_join(&p, &d);
+    for (uint32_t announce_first = 0; announce_first < 2; announce_first++) {
+        struct sl_xfer_key k = rig_key("length", announce_first);
+        struct sl_kv_header h = {
+            .type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 2 * PT - 1, .deadline_ms = 60000};
+        if (announce_first) {
+            raw_send(&p, &h, NULL, 0);
+            h = (struct sl_kv_header){.type = SL_KV_PING};
+            raw_send(&p, &h, NULL, 0);
+            raw_free(raw_wait(&p, SL_KV_PONG));
+        }
+        assert_int_equal(sl_xfer_recv_open(d.x, &k, &ref, pages, 2 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+        if (!announce_first)
+            raw_send(&p, &h, NULL, 0);
+        struct raw_message *m = raw_wait(&p, SL_KV_ABORT);
+        assert_non_null(m->payload);
+        raw_free(m);
+        struct sl_xfer_event r = rig_wait(&d, SL_XFER_RECV_DONE, &k);
+        assert_int_equal(r.err, SL_EPROTO);
+        assert_non_null(strstr(r.why, "another transfer"));
+    }
+    raw_close(&p);
+    rig_close(&d);
+}
+
+/* More announces than a node remembers: the oldest is told, none is forgotten in silence. */
+static void too_many_announces_are_refused_not_forgotten(void **state)
+{
+    struct rig_node d;
+    struct raw_peer p;
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0", .max_sessions = 4});
+    raw_open(&p, "loop", "p0", 7);
+    raw_join(&p, &d);
+    for (uint32_t i = 0; i < 6; i++) {
+        struct sl_kv_header h = {
+            .type = SL_KV_ANNOUNCE, .key = rig_key("early", i), .n_tokens = PT, .deadline_ms = 60000};
+        raw_send(&p, &h, NULL, 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        struct raw_message *m = raw_wait(&p, SL_KV_ABORT);
+        assert_int_equal(m->h.key.epoch, i);
+        raw_free(m);
+    }
+    raw_close(&p);
+    rig_close(&d);
+}
+
+/* A real P with a D that breaks the protocol. */
+static void wild_answers_end_nothing(void **state)
+{
+    struct rig_node p;
+    struct raw_peer d;
+    struct sl_xfer_key k = rig_key("mine", 1), unknown = rig_key("other", 1);
+    uint32_t pages[4] = {0, 1, 2, 3};
+    unsigned char bitmap[16] = {1};
+    struct sl_kv_header h;
+    (void)state;
+    rig_open(&p, &(struct rig_opts){.name = "p0"});
+    raw_open(&d, "loop", "d0", 7);
+    struct sl_xfer_peer to = raw_ref(&d);
+    assert_int_equal(sl_xfer_send_open(p.x, &k, &to, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+    raw_be_joined(&d);
+    struct raw_message *m = raw_wait(&d, SL_KV_ANNOUNCE);
+    assert_int_equal(m->h.n_tokens, 4 * PT);
+    assert_true(m->h.deadline_ms > 0 && m->h.deadline_ms <= RIG_DEADLINE_MS);
+    raw_free(m);
+    assert_int_equal(sl_xfer_send_ready(p.x, &k, pages, 4 * PT), SL_OK);
+
+    static const struct {
+        uint32_t index, count;
+        size_t len;
+    } grants[] = {{0, 3, 1}, {0, 5, 1}, {5, 4, 1}, {0, 4, 0}, {0, 4, 2}, {0, 4, 16}};
+    for (size_t i = 0; i < SL_COUNTOF(grants); i++) {
+        h = (struct sl_kv_header){
+            .type = SL_KV_GRANT, .key = k, .index = grants[i].index, .count = grants[i].count};
+        raw_send(&d, &h, bitmap, grants[i].len);
+    }
+    h = (struct sl_kv_header){.type = SL_KV_ANSWER, .flags = SL_KV_FLAG_OK, .key = k, .index = 4};
+    raw_send(&d, &h, NULL, 0); /* nothing was granted */
+    h.key = unknown;
+    raw_send(&d, &h, NULL, 0);
+    rig_wait_dropped(&p, SL_COUNTOF(grants) + 2);
+    assert_false(rig_has(&p, SL_XFER_GRANTED, &k));
+
+    h = (struct sl_kv_header){.type = SL_KV_GRANT, .key = k, .count = 4};
+    raw_send(&d, &h, bitmap, 1);
+    raw_free(raw_wait(&d, SL_KV_PAGES));
+    m = raw_wait(&d, SL_KV_COMMIT);
+    assert_int_equal(m->h.count, 4);
+    assert_true(m->h.flags & SL_KV_FLAG_LAST);
+    raw_free(m);
+    raw_send(&d, &h, bitmap, 1); /* granted twice */
+    h = (struct sl_kv_header){.type = SL_KV_ANSWER, .flags = SL_KV_FLAG_OK, .key = k, .index = 5};
+    raw_send(&d, &h, NULL, 0); /* more than was sent */
+    h = (struct sl_kv_header){.type = SL_KV_ANSWER, .key = k, .index = 2, .count = 2};
+    raw_send(&d, &h, NULL, 0); /* the second reject before the first */
+    rig_wait_dropped(&p, SL_COUNTOF(grants) + 2 + 3);
+    h.count = 1;
+    raw_send(&d, &h, NULL, 0);
+    m = raw_wait(&d, SL_KV_PAGES); /* from the bad one on, once more */
+    assert_int_equal(m->h.index, 2);
+    assert_int_equal(m->h.count, 2);
+    raw_free(m);
+    raw_free(raw_wait(&d, SL_KV_COMMIT));
+    raw_send(&d, &h, NULL, 0); /* the first reject again */
+    rig_wait_dropped(&p, SL_COUNTOF(grants) + 2 + 4);
+    h = (struct sl_kv_header){.type = SL_KV_ANSWER, .flags = SL_KV_FLAG_OK, .key = k, .index = 4};
+    raw_send(&d, &h, NULL, 0);
+    struct sl_xfer_event s = rig_wait(&p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(s.err, SL_OK);
+    assert_int_equal(s.resends, 2);
+    raw_close(&d);
+    rig_close(&p);
+}
+
+static void a_silent_peer_is_cut_off(void **state)
+{
+    struct rig_node d;
+    struct raw_peer p;
+    struct sl_xfer_key k = rig_key("mine", 1);
+    struct sl_xfer_peer ref = {.name = "p0", .boot_id = 7};
+    uint32_t pages[2] = {0, 1};
+    (void)state;
+    rig_open(&d, &(struct rig_opts){.name = "d0", .peer_dead_ms = 200, .heartbeat_ms = 20, .wait_ms = 200});
+    raw_open(&p, "loop", "p0", 7);
+    raw_join(&p, &d);
+    struct sl_kv_header h = {.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 2 * PT, .deadline_ms = 60000};
+    raw_send(&p, &h, NULL, 0);
+    assert_int_equal(sl_xfer_recv_open(d.x, &k, &ref, pages, 2 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    raw_free(raw_wait(&p, SL_KV_GRANT));
+    /* from here on it answers no ping */
+    struct sl_xfer_event r = rig_wait(&d, SL_XFER_RECV_DONE, &k);
+    assert_int_equal(r.err, SL_EPEER);
+    assert_string_equal(r.why, "silent for longer than peer_dead_ms");
+    raw_wait_closed(&p);
+    raw_connect(&p, &d); /* and one that never says hello goes after wait_ms */
+    raw_wait_closed(&p);
+    raw_close(&p);
+    rig_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(before_hello_nothing_counts),
+        cmocka_unit_test(broken_headers_are_counted_and_survived),
+        cmocka_unit_test(wild_pages_land_nowhere),
+        cmocka_unit_test(a_stranger_touches_no_session),
+        cmocka_unit_test(announce_of_another_length_is_refused_in_words),
+        cmocka_unit_test(too_many_announces_are_refused_not_forgotten),
+        cmocka_unit_test(wild_answers_end_nothing),
+        cmocka_unit_test(a_silent_peer_is_cut_off),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
