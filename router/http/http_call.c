@@ -197,11 +197,18 @@ static enum MHD_Result queue_answer(struct sl_http_call *c)
  * ---------------------------------------------------------------------------------------------------------------
  */
 
+/* A client may close as soon as it has read the last byte, before the library says that it was sent. */
+static bool all_given(const struct sl_http_call *c)
+{
+    return c->streaming ? c->stream_ended && c->out.len == c->out_sent : atomic_load(&c->ready);
+}
+
 static void on_left(void *arg, uint32_t events)
 {
     struct sl_http_call *c = arg;
     (void)events;
-    sl_metric_add(c->server->m_left, 1);
+    if (!all_given(c))
+        sl_metric_add(c->server->m_left, 1);
     sl_http_call_abort(c);
     sl_http_call_post(c);
 }
