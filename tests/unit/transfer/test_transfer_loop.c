@@ -1,5 +1,13 @@
 /* tests/unit/transfer/test_transfer_loop.c - transfers between two nodes of one process, and what a bad
  * network or a bad peer does to them. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/transfer/kv_wire.h"
+#include "common/transfer/link_loop.h"
 #include "tests/unit/transfer/xfer_cases.h"
 
 #include <setjmp.h>
@@ -34,9 +42,312 @@
     }
 EACH_CASE(LOOP_TEST)
 
+#define PT RIG_PAGE_TOKENS
+
+/* A fault that strikes messages skip + 1 to skip + n of one type. */
+struct strike {
+    enum sl_loop_fault fault;
+    uint8_t type;
+    int skip, n;
+    atomic_int seen;
+};
+
+static enum sl_loop_fault strike(void *arg, const void *header, size_t header_len, size_t payload_len)
+{
+    struct strike *s = arg;
+    struct sl_kv_header h;
+    (void)payload_len;
+    if (sl_kv_header_unpack(header, header_len, &h) != SL_OK || (s->type != 0 && h.type != s->type))
+        return SL_LOOP_DELIVER;
+    int at = atomic_fetch_add(&s->seen, 1);
+    return at >= s->skip && at < s->skip + s->n ? s->fault : SL_LOOP_DELIVER;
+}
+
+static void pair_open_struck(struct xfer_pair *t, struct strike *s, const struct rig_opts *o)
+{
+    sl_link_loop_set_fault(strike, s);
+    pair_open(t, "loop", o, o);
+}
+
+static void pair_close_struck(struct xfer_pair *t)
+{
+    pair_close(t);
+    sl_link_loop_set_fault(NULL, NULL);
+}
+
+/* Eight pages, ready in two halves. */
+static void run(struct xfer_pair *t, const struct sl_xfer_key *k, uint32_t p[8], uint32_t d[8],
+                uint32_t deadline_ms)
+{
+    rig_iota(p, 8, 0);
+    rig_iota(d, 8, 20);
+    pair_fill(t, 1, p, 8);
+    assert_int_equal(sl_xfer_recv_open(t->d.x, k, &t->p.peer, d, 8 * PT, 0, deadline_ms), SL_OK);
+    assert_int_equal(sl_xfer_send_open(t->p.x, k, &t->d.peer, 8 * PT, deadline_ms), SL_OK);
+    assert_int_equal(sl_xfer_send_ready(t->p.x, k, p, 4 * PT), SL_OK);
+    assert_int_equal(sl_xfer_send_ready(t->p.x, k, p, 8 * PT), SL_OK);
+}
+
+/* The same, the second half when the first has been committed: two messages of pages. */
+static void run_halves(struct xfer_pair *t, const struct sl_xfer_key *k, uint32_t p[8], uint32_t d[8])
+{
+    rig_iota(p, 8, 0);
+    rig_iota(d, 8, 20);
+    pair_fill(t, 1, p, 8);
+    pair_begin(t, k, 8 * PT, d, 0);
+    assert_int_equal(sl_xfer_send_ready(t->p.x, k, p, 4 * PT), SL_OK);
+    rig_wait_ready(&t->d, k, 4 * PT);
+    assert_int_equal(sl_xfer_send_ready(t->p.x, k, p, 8 * PT), SL_OK);
+}
+
+static void corrupt_page_is_sent_again_once(void **state)
+{
+    static const enum sl_loop_fault faults[] = {SL_LOOP_CORRUPT, SL_LOOP_DROP};
+    (void)state;
+    for (int i = 0; i < 4; i++) { /* damaged or lost; the first message or the second */
+        struct strike s = {.fault = faults[i / 2], .type = SL_KV_PAGES, .skip = i % 2, .n = 1};
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("corrupt", 1);
+        uint32_t p[8], d[8];
+        pair_open_struck(&t, &s, NULL);
+        run_halves(&t, &k, p, d);
+        struct sl_xfer_event se = rig_wait(&t.p, SL_XFER_SEND_DONE, &k),
+                             r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+        assert_int_equal(r.err, SL_OK);
+        assert_int_equal(r.resends, 1);
+        assert_int_equal(se.err, SL_OK);
+        assert_in_range(se.resends, 1, 8);
+        pair_check(&t, 1, d, 0, 8);
+        pair_transfer(&t, "after", 2);
+        pair_close_struck(&t);
+    }
+}
+
+static void corrupt_commit_is_sent_again_once(void **state)
+{
+    struct strike s = {.fault = SL_LOOP_CORRUPT, .type = SL_KV_COMMIT, .n = 1};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("digest", 1);
+    uint32_t p[8], d[8];
+    (void)state;
+    pair_open_struck(&t, &s, NULL);
+    run(&t, &k, p, d, RIG_DEADLINE_MS);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
+    pair_check(&t, 1, d, 0, 8);
+    pair_close_struck(&t);
+}
+
+static void corrupt_twice_ends_it_and_degrades_the_link(void **state)
+{
+    struct strike s = {.fault = SL_LOOP_CORRUPT, .type = SL_KV_PAGES, .skip = 1, .n = 1000};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("corrupt", 1);
+    uint32_t p[8], d[8];
+    (void)state;
+    pair_open_struck(&t, &s, NULL);
+    run_halves(&t, &k, p, d);
+    struct sl_xfer_event se = rig_wait(&t.p, SL_XFER_SEND_DONE, &k),
+                         r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+    assert_int_equal(se.err, SL_EDIGEST);
+    assert_int_equal(r.err, SL_EDIGEST);
+    assert_in_range(r.n_tokens, 4 * PT, 7 * PT); /* what was committed stays, D computes the rest */
+    assert_int_equal(r.resends, 2);
+    pair_check(&t, 1, d, 0, r.n_tokens / PT);
+    struct sl_link_report l = rig_wait_link(&t.p, "d0", "degraded");
+    assert_int_equal(l.rejects, 2);
+    pair_close_struck(&t);
+}
+
+static void digests_off_let_damage_through(void **state)
+{
+    struct strike s = {.fault = SL_LOOP_CORRUPT, .type = SL_KV_PAGES, .n = 1};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("off", 1);
+    uint32_t p[8], d[8], bad = 0;
+    (void)state;
+    pair_open_struck(&t, &s, &(struct rig_opts){.no_digests = true});
+    run(&t, &k, p, d, RIG_DEADLINE_MS);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    for (uint32_t i = 0; i < 8; i++)
+        bad += !rig_page_is(&t.d, d[i], 1, i);
+    assert_int_equal(bad, 1); /* which is what digests are for */
+    pair_close_struck(&t);
+}
+
+/* Receives that are announced and have not landed when D gives up: its pages are D's only after they have
+ * ended. */
+static void cancel_with_receives_pending_waits_for_them(void **state)
+{
+    for (int how = 0; how < 3; how++) {
+        struct strike s = {.fault = SL_LOOP_HOLD, .type = SL_KV_PAGES, .n = 1000};
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("pending", 1);
+        uint32_t p[8], d[8];
+        (void)state;
+        pair_open_struck(&t, &s, NULL);
+        run(&t, &k, p, d, RIG_DEADLINE_MS);
+        for (uint64_t end = sl_now_ms() + RIG_WAIT_MS;
+             sl_xfer_totals(t.p.x).pages_sent < 8 && sl_now_ms() < end;)
+            usleep(1000);
+        if (how == 0) {
+            assert_int_equal(sl_xfer_recv_cancel(t.d.x, &k), SL_OK);
+            /* P hears at once; D waits */
+            assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_ECANCELED);
+            usleep(50000);
+            assert_false(rig_has(&t.d, SL_XFER_RECV_DONE, &k));
+            assert_int_equal(sl_xfer_open_sessions(t.d.x), 1);
+            sl_link_loop_release();
+            assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_ECANCELED);
+        } else if (how == 1) { /* late payloads are payloads all the same */
+            usleep(20000);
+            assert_false(rig_has(&t.d, SL_XFER_RECV_READY, &k));
+            sl_link_loop_release();
+            usleep(20000);
+            sl_link_loop_release(); /* what was sent meanwhile */
+            assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+            pair_check(&t, 1, d, 0, 8);
+        } else { /* P goes: receives end with its connection */
+            sl_xfer_close(t.p.x);
+            t.p.x = NULL;
+            struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+            assert_int_equal(r.err, SL_EPEER);
+            assert_int_equal(r.n_tokens, 0);
+            for (uint32_t i = 0; i < 8; i++)
+                rig_fill(&t.d, d[i], 9, i);
+            sl_link_loop_release();
+            usleep(20000);
+            pair_check(&t, 9, d, 0, 8);
+        }
+        pair_close_struck(&t);
+    }
+}
+
+static void receives_that_never_land_are_cut_off(void **state)
+{
+    struct strike s = {.fault = SL_LOOP_HOLD, .type = SL_KV_PAGES, .n = 1000};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("stuck", 1);
+    uint32_t p[8], d[8];
+    (void)state;
+    pair_open_struck(&t, &s, &(struct rig_opts){.peer_dead_ms = 300});
+    run(&t, &k, p, d, RIG_DEADLINE_MS);
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_totals(t.p.x).pages_sent < 8 && sl_now_ms() < end;)
+        usleep(1000);
+    assert_int_equal(sl_xfer_recv_cancel(t.d.x, &k), SL_OK);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err,
+                     SL_ECANCELED); /* after the connection was closed */
+    pair_close_struck(&t);
+}
+
+static void every_message_twice_changes_nothing(void **state)
+{
+    struct strike s = {.fault = SL_LOOP_DUPLICATE, .n = 1000000};
+    struct xfer_pair t;
+    (void)state;
+    pair_open_struck(&t, &s, &(struct rig_opts){.link_test = true});
+    for (uint32_t i = 0; i < 10; i++)
+        pair_transfer(&t, "twice", i);
+    assert_int_equal(rig_wait_link(&t.p, "d0", "up").rejects, 0);
+    pair_close_struck(&t);
+}
+
+/* The connection breaks at every message of a transfer in turn: both sides end, and the next transfer goes
+ * through. */
+static void cut_at_every_message_ends_both_sides(void **state)
+{
+    (void)state;
+    for (int at = 0; at < 40; at++) {
+        struct strike s = {.fault = SL_LOOP_CUT, .skip = at, .n = 1};
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("cut", 1);
+        uint32_t p[8], d[8];
+        pair_open_struck(&t, &s, &(struct rig_opts){.wait_ms = 300, .heartbeat_ms = 10});
+        run(&t, &k, p, d, RIG_DEADLINE_MS);
+        struct sl_xfer_event se = rig_wait(&t.p, SL_XFER_SEND_DONE, &k),
+                             r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+        assert_true(se.err == SL_OK || se.err == SL_EPEER || se.err == SL_ECANCELED);
+        assert_true(r.err == SL_OK || r.err == SL_EPEER);
+        pair_check(&t, 1, d, 0, r.n_tokens / PT);
+        /* the cut may still be to come, in a heartbeat */
+        bool good = false;
+        for (uint32_t again = 0; !good && again < 3; again++) {
+            k.epoch++;
+            run(&t, &k, p, d, RIG_DEADLINE_MS);
+            good = rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err == SL_OK;
+            rig_wait(&t.p, SL_XFER_SEND_DONE, &k);
+        }
+        assert_true(good);
+        pair_check(&t, 1, d, 0, 8);
+        assert_int_equal(sl_xfer_open_sessions(t.p.x), 0);
+        assert_int_equal(sl_xfer_open_sessions(t.d.x), 0);
+        pair_close_struck(&t);
+    }
+}
+
+/* A reliable transport does not lose messages; if one does, deadlines end what waits for them. */
+static void lost_control_messages_end_by_deadline(void **state)
+{
+    static const uint8_t types[] = {SL_KV_HELLO, SL_KV_HELLO_ACK, SL_KV_ANNOUNCE,
+                                    SL_KV_GRANT, SL_KV_COMMIT,    SL_KV_ANSWER};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(types); i++) {
+        struct strike s = {.fault = SL_LOOP_DROP, .type = types[i], .n = 1};
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("lost", 1);
+        uint32_t p[8], d[8];
+        pair_open_struck(&t, &s, &(struct rig_opts){.wait_ms = 100});
+        run(&t, &k, p, d, 300);
+        struct sl_xfer_event se = rig_wait(&t.p, SL_XFER_SEND_DONE, &k),
+                             r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+        (void)se; /* an answer lost may be made good by the next one */
+        pair_check(&t, 1, d, 0, r.n_tokens / PT);
+        pair_transfer(&t, "after", 2);
+        assert_int_equal(sl_xfer_open_sessions(t.p.x), 0);
+        pair_close_struck(&t);
+    }
+}
+
+/* An engine that does not read its events for a while loses none. */
+static void events_that_do_not_fit_the_queue_wait(void **state)
+{
+    struct xfer_pair t;
+    struct rig_opts o = {.max_events = 2};
+    struct sl_xfer_key k[20];
+    uint32_t p[2] = {0, 1}, d[40];
+    (void)state;
+    pair_open(&t, "loop", &o, &o);
+    rig_iota(d, 40, 0);
+    pair_fill(&t, 1, p, 2);
+    for (uint32_t i = 0; i < 20; i++) {
+        k[i] = rig_key("queue", i);
+        pair_begin(&t, &k[i], 2 * PT, d + 2 * i, 0);
+        assert_int_equal(sl_xfer_send_ready(t.p.x, &k[i], p, 2 * PT), SL_OK);
+    }
+    rig_wait_sessions(&t.p, 0); /* all is over, and told */
+    rig_wait_sessions(&t.d, 0);
+    for (uint32_t i = 0; i < 20; i++) {
+        assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k[i]).err, SL_OK);
+        assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k[i]).err, SL_OK);
+        pair_check(&t, 1, d + 2 * i, 0, 2);
+    }
+    pair_close(&t);
+}
+
 int main(void)
 {
 #define ENTRY(name) cmocka_unit_test(loop_##name),
-    const struct CMUnitTest tests[] = {EACH_CASE(ENTRY)};
+    const struct CMUnitTest tests[] = {
+        EACH_CASE(ENTRY) cmocka_unit_test(corrupt_page_is_sent_again_once),
+        cmocka_unit_test(corrupt_commit_is_sent_again_once),
+        cmocka_unit_test(corrupt_twice_ends_it_and_degrades_the_link),
+        cmocka_unit_test(digests_off_let_damage_through),
+        cmocka_unit_test(cancel_with_receives_pending_waits_for_them),
+        cmocka_unit_test(receives_that_never_land_are_cut_off),
+        cmocka_unit_test(every_message_twice_changes_nothing),
+        cmocka_unit_test(cut_at_every_message_ends_both_sides),
+        cmocka_unit_test(lost_control_messages_end_by_deadline),
+        cmocka_unit_test(events_that_do_not_fit_the_queue_wait),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
