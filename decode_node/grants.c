@@ -82,6 +82,8 @@ void sl_grants_on_xfer(struct sl_leg *l, const struct sl_xfer_event *ev)
         l->report.resends = ev->resends;
         if (ev->err == SL_OK) {
             on_complete(d, ev);
+        } else if (ev->err == SL_EDEADLINE) { /* the request's own, seen there first */
+            sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, SL_EDEADLINE, ev->why);
         } else {
             ready(d, ev->n_tokens);
             go_local(l, ev->n_tokens, ev->why[0] ? ev->why : sl_err_name(ev->err));

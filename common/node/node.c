@@ -156,6 +156,10 @@ static void on_command(struct sl_node *n, struct sl_wire_in *in)
         reply_code(in, SL_OK, NULL);
         return;
     case SLUICE__ENVELOPE__BODY_DRAIN:
+        if (n->leaving) {
+            reply_code(in, e->drain->on ? SL_OK : SL_EDRAINING, e->drain->on ? NULL : "the node is stopping");
+            return;
+        }
         sl_node_drain(n, e->drain->on, e->drain->has_deadline_ms ? e->drain->deadline_ms : 0);
         reply_code(in, SL_OK, NULL);
         return;

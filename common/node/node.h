@@ -48,6 +48,7 @@ struct sl_legs {
     struct sl_list active;         /* not released: they hold a sequence or a transfer */
     struct sl_list finished;       /* released, oldest first; kept for late duplicates and resyncs */
     uint32_t n_active, n_finished;
+    size_t finished_bytes;
     struct sl_hashmap *tombstones; /* request id -> struct tombstone */
     struct sl_list tombstone_order;
     uint32_t n_tombstones;
@@ -74,6 +75,7 @@ struct sl_node {
     struct sl_node_counters counters;
     char *command_url, *transfer_address; /* as others reach them */
     bool draining;
+    bool leaving; /* told to stop: draining cannot be taken back */
     bool step_in_flight;
     struct sl_timer *drain_timer;
     _Atomic int stop;

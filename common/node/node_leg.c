@@ -346,6 +346,11 @@ void sl_leg_on_engine(struct sl_node *n, const struct sl_engine_event *ev)
 /* ---- its end
  * -------------------------------------------------------------------------------------------------- */
 
+static size_t kept_bytes(const struct sl_leg *l)
+{
+    return l->token_cap * sizeof *l->tokens + l->top_cap * (sizeof *l->top_tokens + sizeof *l->top_logprobs);
+}
+
 /* Ended and no transfer open: the pages go. */
 static void release(struct sl_leg *l)
 {
@@ -357,6 +362,7 @@ static void release(struct sl_leg *l)
     n->legs.n_active--;
     sl_list_add_tail(&n->legs.finished, &l->link);
     n->legs.n_finished++;
+    n->legs.finished_bytes += kept_bytes(l);
     l->ended_ms = sl_now_ms();
 }
 
@@ -427,10 +433,12 @@ void sl_legs_reap(struct sl_node *n, uint64_t now_ms)
     struct sl_legs *t = &n->legs;
     while (!sl_list_empty(&t->finished)) {
         struct sl_leg *l = SL_CONTAINER_OF(t->finished.next, struct sl_leg, link);
-        if (t->n_finished <= SL_LEGS_MAX_FINISHED && now_ms < l->ended_ms + SL_LEGS_KEEP_MS)
+        bool full = t->n_finished > SL_LEGS_MAX_FINISHED || t->finished_bytes > SL_LEGS_MAX_BYTES;
+        if (!full && now_ms < l->ended_ms + SL_LEGS_KEEP_MS)
             break;
         sl_list_remove(&l->link);
         t->n_finished--;
+        t->finished_bytes -= kept_bytes(l);
         leg_free(l);
     }
     while (!sl_list_empty(&t->tombstone_order)) {

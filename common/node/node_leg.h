@@ -16,6 +16,7 @@
 #include "common/node/node.h"
 
 #define SL_LEGS_MAX_FINISHED   1024u
+#define SL_LEGS_MAX_BYTES      ((size_t)64 << 20) /* of their tokens and log probabilities */
 #define SL_LEGS_KEEP_MS        60000u
 #define SL_LEGS_MAX_TOMBSTONES 4096u
 

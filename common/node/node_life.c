@@ -19,6 +19,8 @@
 #include "common/node/node_notify.h"
 
 #define LAST_WORDS_MS 300 /* events of the last round get this long to leave */
+/* looks per watchdog period: one layer may take longer than one of them */
+#define WATCHDOG_LOOKS 4
 
 struct life {
     struct sl_node *node;
@@ -76,7 +78,7 @@ static void on_signal(void *arg, uint32_t events)
             sl_node_stop(f->node);
             return;
         }
-        f->stopping = true;
+        f->stopping = f->node->leaving = true;
         sl_notify("STOPPING=1\nSTATUS=draining");
         uint32_t ms = f->node->conf->drain_ms;
         sl_node_drain(f->node, true, ms ? ms : 1);
@@ -92,7 +94,7 @@ static void on_watchdog(void *arg)
     else
         SL_ERROR("the step in flight makes no progress layers=%llu", (unsigned long long)now);
     f->progress = now;
-    sl_timer_set(f->watchdog, f->watchdog_ms / 2);
+    sl_timer_set(f->watchdog, f->watchdog_ms / WATCHDOG_LOOKS);
 }
 
 static int exit_status(enum sl_err err)
@@ -132,7 +134,7 @@ static int run(const struct sl_node_conf *conf, const struct sl_duty_ops *const 
     f.watchdog = sl_timer_new(f.node->loop, on_watchdog, &f);
     f.watchdog_ms = sl_notify_watchdog_ms();
     if (f.watchdog_ms)
-        sl_timer_set(f.watchdog, f.watchdog_ms / 2);
+        sl_timer_set(f.watchdog, f.watchdog_ms / WATCHDOG_LOOKS);
     sl_notify("READY=1\nSTATUS=serving");
 
     sl_node_run(f.node);

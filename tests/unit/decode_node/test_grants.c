@@ -103,6 +103,17 @@ static void lost_prefill_node_leaves_the_rest_to_this_one(void **state)
     assert_string_equal(l->state, "peer_lost");
 }
 
+static void deadline_seen_by_the_transfer_ends_the_request(void **state)
+{
+    (void)state;
+    struct sl_leg *l = place(64);
+    fake_engine_says(l, SL_EV_ADMITTED, 0);
+    fake_calls();
+    fake_xfer_says(l, SL_XFER_RECV_DONE, SL_EDEADLINE, 0, false);
+    fake_expect_calls("pin 0; close; ");
+    assert_int_equal(l->code, SL_EDEADLINE);
+}
+
 static void session_that_cannot_be_opened_leaves_all_to_this_node(void **state)
 {
     (void)state;
@@ -148,6 +159,7 @@ int main(void)
         TEST(whole_prompt_arrives_with_its_first_token),
         TEST(whole_prompt_without_a_first_token_is_sampled_here),
         TEST(lost_prefill_node_leaves_the_rest_to_this_one),
+        TEST(deadline_seen_by_the_transfer_ends_the_request),
         TEST(session_that_cannot_be_opened_leaves_all_to_this_node),
         TEST(pages_of_an_open_transfer_are_kept_over_a_cancel),
         TEST(request_that_ends_while_waiting_for_admission_is_closed_at_once),

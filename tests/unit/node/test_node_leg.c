@@ -71,6 +71,22 @@ static void finished_legs_are_bounded(void **state)
     fake_calls();
 }
 
+static void finished_legs_are_bounded_in_memory(void **state)
+{
+    (void)state;
+    struct sl_leg *l = fake_place(&sl_duty_decode, "long", 0, SL_OK);
+    const struct sl_sampled t = {.token = 1};
+    for (uint32_t i = 0; i < SL_LEGS_MAX_BYTES / sizeof *l->tokens; i++)
+        sl_leg_token(l, i, &t, false);
+    sl_leg_end(fake_place(&sl_duty_decode, "short", 0, SL_OK), SLUICE__DONE_REASON__DONE_STOP, SL_OK, NULL);
+    fake_round();
+    sl_leg_end(l, SLUICE__DONE_REASON__DONE_STOP, SL_OK, NULL);
+    fake_place(&sl_duty_decode, "next", 0, SL_OK);
+    fake_round();
+    assert_null(sl_leg_find(fake.node, SLUICE__ROLE__ROLE_DECODE, "short", 1));
+    assert_int_equal(fake.node->legs.finished_bytes == 0, fake.node->legs.n_finished == 0);
+}
+
 static void finished_legs_are_forgotten_in_time(void **state)
 {
     (void)state;
@@ -157,6 +173,7 @@ int main(void)
         TEST(leg_ended_twice_tells_its_router_once),
         TEST(leg_refused_by_the_engine_leaves_nothing),
         TEST(finished_legs_are_bounded),
+        TEST(finished_legs_are_bounded_in_memory),
         TEST(finished_legs_are_forgotten_in_time),
         TEST(tombstones_are_bounded_and_expire),
         TEST(cancel_ends_both_duties_of_a_request),

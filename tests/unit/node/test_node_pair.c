@@ -647,6 +647,46 @@ static void router_that_restarts_is_registered_at_again(void **state)
     fake_router_close(&c.router);
 }
 
+/* Both nodes prefill for each other with room for little more than one prompt each: whoever holds pages while
+ * it waits could stop all. */
+static void pools_of_little_more_than_a_prompt_serve_everything(void **state)
+{
+    (void)state;
+    enum { N = 32 };
+    static const char *const small[] = {"--kv-memory=64K", NULL}; /* 10 pages; a request needs 8 */
+    static char ids[N][32];
+    struct fake_ask asks[N], a;
+    struct cluster c;
+    char id[32];
+    cluster_open_with(&c, small, small);
+    assert_int_equal(c.p->kv_pages, 10);
+    a = make_ask(&c, id, 0);
+    struct fake_request *base = run(&c, &a);
+    const uint32_t splits[] = {PROMPT, 0, 64, PROMPT, PAGE};
+    for (int i = 0; i < N; i++) {
+        asks[i] = make_ask(&c, ids[i], splits[i % SL_COUNTOF(splits)]);
+        if (i & 1) {
+            asks[i].p = c.d;
+            asks[i].d = c.p;
+        }
+        if (asks[i].split)
+            assert_int_equal(fake_prefill(&c.router, &asks[i]), SL_OK);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(fake_submit(&c.router, &asks[i]), SL_OK);
+    for (int i = 0; i < N; i++) {
+        struct fake_request *q = fake_router_request(&c.router, ids[i], 1);
+        FAKE_WAIT(&c.router, q->d.done && (!asks[i].split || q->p.done));
+        expect_same(base, q, 0, 24);
+        assert_int_equal(q->d.report.recovered_tokens, 0);
+    }
+    fake_expect_no_leak(&c.router, c.p);
+    fake_expect_no_leak(&c.router, c.d);
+    stop(&c, &c.p_pid);
+    stop(&c, &c.d_pid);
+    fake_router_close(&c.router);
+}
+
 static void bit_flipped_on_the_way_is_sent_again_and_without_digests_is_seen(void **state)
 {
     (void)state;
@@ -748,6 +788,7 @@ int main(void)
         cmocka_unit_test(drain_that_runs_out_of_time_gives_the_request_back),
         cmocka_unit_test(router_that_falls_silent_has_its_requests_canceled),
         cmocka_unit_test(router_that_restarts_is_registered_at_again),
+        cmocka_unit_test(pools_of_little_more_than_a_prompt_serve_everything),
         cmocka_unit_test(bit_flipped_on_the_way_is_sent_again_and_without_digests_is_seen),
         cmocka_unit_test(node_permitted_one_duty_refuses_the_other),
         cmocka_unit_test(daemon_with_a_wrong_option_or_model_exits_78),
