@@ -124,7 +124,7 @@ enum sl_err sl_flow_send_prefill(struct sl_flow *f, struct sl_request *r, uint32
 void sl_flow_send_cancel_to(struct sl_flow *f, const struct sl_node_call *what, uint32_t tombstone_ms,
                             const char *reason)
 {
-    struct sl_node *n = sl_node_table_find_boot(f->nodes, what->node, what->boot_id);
+    struct sl_node *n = sl_node_table_find(f->nodes, what->node);
     if (!n || !n->link || n->state == SL_NODE_DEAD)
         return;
     Sluice__Cancel m = SLUICE__CANCEL__INIT;
@@ -135,7 +135,10 @@ void sl_flow_send_cancel_to(struct sl_flow *f, const struct sl_node_call *what, 
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     e.body_case = SLUICE__ENVELOPE__BODY_CANCEL;
     e.cancel = &m;
-    enum sl_err err = sl_node_link_send(n->link, &e, what);
+    struct sl_node_call call = *what;
+    call.command = SL_CMD_CANCEL;
+    call.boot_id = n->boot_id;
+    enum sl_err err = sl_node_link_send(n->link, &e, &call);
     if (err)
         SL_WARN("cancel could not be sent; the node's own deadline ends it req=%s peer=%s code=%s",
                 what->request_id, what->node, sl_err_name(err));
@@ -226,10 +229,11 @@ static void on_place_answer(struct sl_flow *f, const struct sl_node_call *call, 
     struct sl_leg *leg = NULL;
     struct sl_request *r = request_of(f, call, &leg);
     if (!r) {
-        /* the request ended or moved while this was under way: a node that said yes holds it for nobody */
-        if (err == SL_OK) {
+        /* The request ended or moved while this was under way. A node that said yes, or did not say, holds it
+         * for nobody; so may the next life of one that died, since a command without an answer is delivered
+         * again when the connection comes back. */
+        if (err == SL_OK || err == SL_EPEER) {
             struct sl_node_call cancel = *call;
-            cancel.command = SL_CMD_CANCEL;
             cancel.tries = 0;
             sl_flow_send_cancel_to(f, &cancel, CANCEL_TOMBSTONE_MIN_MS, "no longer wanted");
         }

@@ -91,6 +91,7 @@ SL_MUST_CHECK enum sl_err sl_flow_send_prefill(struct sl_flow *f, struct sl_requ
 /* To the leg's node when it may still know the request; never fails: a node that is not told has its own
  * deadline. */
 void sl_flow_send_cancel(struct sl_flow *f, struct sl_request *r, struct sl_leg *leg, const char *reason);
+/* To the node of that name, whatever its life. */
 void sl_flow_send_cancel_to(struct sl_flow *f, const struct sl_node_call *what, uint32_t tombstone_ms,
                             const char *reason);
 SL_MUST_CHECK enum sl_err sl_flow_send_resync(struct sl_flow *f, struct sl_request *r, uint32_t tries);
