@@ -80,6 +80,7 @@ void sl_api_close(struct sl_api *a)
 
 void sl_api_drain(struct sl_api *a, uint32_t *open_requests)
 {
+    atomic_store(&a->draining, true);
     sl_gate_drain(&a->gate, open_requests);
 }
 

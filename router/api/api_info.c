@@ -69,7 +69,10 @@ void sl_api_health(struct sl_api *a, struct sl_http_call *c, const char *arg)
 {
     struct sl_why why = {0};
     (void)arg;
-    if (!sl_gate_ready(&a->gate, &why)) {
+    bool draining = atomic_load(&a->draining); /* balancers go elsewhere while streams end */
+    if (draining)
+        sl_why_set(&why, SL_EDRAINING, "The router is stopping.");
+    if (draining || !sl_gate_ready(&a->gate, &why)) {
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_ENOTREADY, .message = why.text});
         return;
     }

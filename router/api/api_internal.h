@@ -15,6 +15,7 @@ struct sl_api {
     struct sl_flow_gate gate;
     int64_t started_s; /* "created" of the model */
     _Atomic uint32_t n_generating;
+    _Atomic bool draining;
 
     pthread_mutex_t unknown_lock;
     char *unknown[SL_MAX_UNKNOWN_LOGGED];

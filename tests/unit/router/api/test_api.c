@@ -465,6 +465,8 @@ static void draining_refuses_new_requests_and_closing_ends_the_old_in_words(void
         sched_yield();
     sl_api_drain(rig.api, &n_open);
     assert_int_equal(n_open, 1);
+    assert_int_equal(ask(&rig, "GET", "/health", "", NULL, &j), 503);
+    json_decref(j);
     assert_int_equal(ask(&rig, "POST", "/v1/completions", "", "{\"prompt\":\"x\"}", &j), 503);
     json_decref(j);
     sl_api_close_flow(rig.api);
