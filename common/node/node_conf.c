@@ -130,6 +130,22 @@ static bool name_is_valid(const char *name)
     return true;
 }
 
+/* Memory that could be taken now, 0 = unknown. More would end in the kernel killing somebody, not in an
+ * error. */
+static uint64_t available_bytes(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kib = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    }
+    if (f)
+        fclose(f);
+    return (uint64_t)kib << 10;
+}
+
 enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struct sl_node_conf *c,
                               struct sl_why *why)
 {
@@ -154,6 +170,11 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
                           strerror(errno));
     if (c->routers.n == 0)
         return sl_why_set(why, SL_ECONFIG, "routers is empty; name at least one, as tcp://HOST:PORT");
+    uint64_t available = available_bytes();
+    if (available && c->kv_memory_bytes > available)
+        return sl_why_set(
+            why, SL_ECONFIG, "kv_memory is %llu MiB and this machine has %llu MiB to give; set less",
+            (unsigned long long)(c->kv_memory_bytes >> 20), (unsigned long long)(available >> 20));
     c->kv_dtype = dtype_values[c->kv_dtype_word];
     if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK)
         return err;

@@ -51,6 +51,7 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
         {"--page-tokens=0", "page_tokens"},
         {"--nonsense=1", "nonsense"},
         {"--routers=", "routers"},
+        {"--kv-memory=100000G", "kv_memory"},
     };
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct sl_node_conf c;
