@@ -9,8 +9,8 @@
  * The library answers nothing past its own connection limit, so that limit lies above max_connections and the
  * difference is answered 503. Its inactivity timeout ends connections that take no bytes; times for receiving
  * are ours, because one byte a second counts as activity there. They also catch what the library misses: a
- * client that sends half a request and closes in the same moment (a short read counts as "no more is there", and
- * its epoll is edge-triggered). */
+ * client that sends half a request and closes in the same moment (a short read counts as "no more is there",
+ * and its epoll is edge-triggered). */
 #include "router/http/http_call.h"
 
 #include <inttypes.h>
