@@ -212,17 +212,6 @@ static struct sl_request *request_of(struct sl_flow *f, const struct sl_node_cal
     return strcmp((*leg)->node, call->node) == 0 && (*leg)->boot_id == call->boot_id ? r : NULL;
 }
 
-static void leg_accepted(struct sl_flow *f, struct sl_request *r, struct sl_leg *leg)
-{
-    if (leg->state == SL_LEG_SENT)
-        leg->state = SL_LEG_ACCEPTED;
-    struct sl_node *n = sl_flow_leg_node(f, leg);
-    if (n)
-        sl_node_charge_accepted(n, &leg->charge);
-    if (!r->record->submitted_us && r->d.state != SL_LEG_SENT && r->p.state != SL_LEG_SENT)
-        r->record->submitted_us = sl_now_us();
-}
-
 static void on_place_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
                             const char *why)
 {
@@ -240,7 +229,10 @@ static void on_place_answer(struct sl_flow *f, const struct sl_node_call *call, 
         return;
     }
     if (err == SL_OK) {
-        leg_accepted(f, r, leg);
+        struct sl_node *n = sl_flow_leg_node(f, leg);
+        if (n)
+            sl_node_charge_accepted(n, &leg->charge);
+        sl_flow_leg_accepted(f, r, leg);
         return;
     }
     if (leg->state != SL_LEG_SENT || r->state == SL_REQ_ENDING)
@@ -272,7 +264,8 @@ static void on_resync_answer(struct sl_flow *f, const struct sl_node_call *call,
     struct sl_request *r = request_of(f, call, &leg);
     if (!r)
         return;
-    r->resync_open = false; /* asked again by the timer, until the node answers or is dead */
+    r->resync_open = r->resync_again =
+        false; /* asked again by the timer, until the node answers or is dead */
     r->gap_since_us = sl_now_us();
     sl_flow_arm(f, r);
 }

@@ -76,6 +76,8 @@ void sl_flow_fail(struct sl_flow *f, struct sl_request *r, enum sl_err err, cons
 void sl_flow_client_left(struct sl_flow *f, struct sl_request *r);
 /* Arms r's timer for what comes first: deadline, gap, retry, settle. */
 void sl_flow_arm(struct sl_flow *f, struct sl_request *r);
+/* The node has it: it said so, or told of it. Nothing happens when that was known. */
+void sl_flow_leg_accepted(struct sl_flow *f, struct sl_request *r, struct sl_leg *leg);
 void sl_flow_leg_done(struct sl_flow *f, struct sl_leg *leg);
 
 /* ---- flow_events.c ---- */

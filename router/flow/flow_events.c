@@ -57,8 +57,7 @@ static void see_token(struct sl_flow *f, const Sluice__TokenEvent *ev, const cha
         return;
     r->last_heard_us = sl_now_us();
     struct sl_leg *leg = from_d ? &r->d : &r->p;
-    if (leg->state == SL_LEG_SENT)
-        leg->state = SL_LEG_ACCEPTED; /* its event overtook its answer */
+    sl_flow_leg_accepted(f, r, leg); /* if its event overtook its answer */
     struct sl_node *n = sl_flow_leg_node(f, leg);
     sl_node_charge_drop(n, &leg->charge, true); /* a token means that the prompt is done */
 
@@ -175,8 +174,7 @@ static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *n
     if (!is_leg(leg, node, boot_id))
         return;
     r->last_heard_us = sl_now_us();
-    if (leg->state == SL_LEG_SENT)
-        leg->state = SL_LEG_ACCEPTED;
+    sl_flow_leg_accepted(f, r, leg);
     SL_DEBUG("leg moved on req=%s peer=%s duty=%s state=%s", r->req->id, node,
              leg == &r->p ? "prefill" : "decode", ev->state);
 }
@@ -184,9 +182,13 @@ static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *n
 void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r)
 {
     /* while the Submit is under way a Resync could overtake it and be told that the request is unknown */
-    if (r->resync_open || r->d.state == SL_LEG_NONE || r->d.state == SL_LEG_SENT ||
-        r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
+    if (r->d.state == SL_LEG_NONE || r->d.state == SL_LEG_SENT || r->state == SL_REQ_ENDING ||
+        r->state == SL_REQ_WAITING)
         return;
+    if (r->resync_open) {
+        r->resync_again = true; /* what is missing now may be younger than the answer under way */
+        return;
+    }
     r->record->n_resyncs++;
     sl_request_metrics_resync(f->metrics);
     if (sl_flow_send_resync(f, r, 0) == SL_OK)
@@ -233,9 +235,11 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
     struct sl_request *r = sl_request_table_find(f->table, call->request_id);
     if (!r || r->attempt != call->attempt || !is_leg(&r->d, call->node, call->boot_id))
         return;
-    r->resync_open = false;
+    bool again = r->resync_again;
+    r->resync_open = r->resync_again = false;
     r->gap_since_us = 0;
     r->last_heard_us = sl_now_us();
+    sl_flow_arm(f, r);
     if (r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
         return;
     if (reply->code != SL_OK) {
@@ -261,5 +265,7 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
     }
     if (!r || r->attempt != call->attempt)
         return;
+    if (again)
+        sl_flow_ask_resync(f, r);
     try_end(f, r);
 }

@@ -197,6 +197,16 @@ static void on_timer(void *arg)
     sl_flow_arm(f, r);
 }
 
+void sl_flow_leg_accepted(struct sl_flow *f, struct sl_request *r, struct sl_leg *leg)
+{
+    if (leg->state != SL_LEG_SENT)
+        return;
+    leg->state = SL_LEG_ACCEPTED;
+    if (!r->record->submitted_us && r->d.state != SL_LEG_SENT && r->p.state != SL_LEG_SENT)
+        r->record->submitted_us = sl_now_us();
+    sl_flow_arm(f, r); /* from now on its silence is looked after */
+}
+
 /* ---- placing ---- */
 
 /* Names of the prompt's full pages, computed once: the router looks where they are cached. */
@@ -430,7 +440,7 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
         cancel_legs(f, r, "placed again");
         sl_request_drop_held(r);
         r->gap_since_us = 0;
-        r->resync_open = r->ended_by_node = r->ended_by_length = false;
+        r->resync_open = r->resync_again = r->ended_by_node = r->ended_by_length = false;
         sl_request_metrics_recovered(f->metrics);
         place(f, r);
         break;

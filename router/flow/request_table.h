@@ -76,7 +76,7 @@ struct sl_request {
     struct sl_list held; /* by index, ascending */
     uint32_t n_held;
 
-    bool resync_open;
+    bool resync_open, resync_again;
     bool ended_by_node; /* the decode leg's end came, tokens before it are missing yet */
     bool ended_by_length;
 
