@@ -203,8 +203,9 @@ enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_j
     run_start_s = 0;
     run_start_s = now_s();
     size_t n_started = 0, n_finished = 0;
+    bool over = false;
     double next_line = 1.0;
-    while (n_finished < n && now_s() < timeout_s) {
+    while (n_finished < n && !over && now_s() < timeout_s) {
         double wait_s = 1.0;
         for (size_t i = 0; i < n; i++) {
             struct sl_job *j = &jobs[i];
@@ -228,6 +229,7 @@ enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_j
             curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &j);
             finish(multi, j, m->data.result == CURLE_OK ? NULL : curl_easy_strerror(m->data.result));
             n_finished++;
+            over |= j->ends_run;
         }
         if (progress && tty && now_s() >= next_line) {
             fprintf(stderr, "\r%s: %zu of %zu sent, %zu done, %.0f s ", progress, n_started, n, n_finished,
@@ -244,7 +246,7 @@ enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_j
     bool answered = n == 0;
     for (size_t i = 0; i < n; i++) {
         if (jobs[i].started && !jobs[i].finished)
-            finish(multi, &jobs[i], "no end within the bench's time limit");
+            finish(multi, &jobs[i], over ? "left on purpose" : "no end within the bench's time limit");
         else if (!jobs[i].started)
             snprintf(jobs[i].error, sizeof jobs[i].error, "not sent within the bench's time limit");
         answered |= jobs[i].status != 0;

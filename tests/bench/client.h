@@ -22,6 +22,7 @@ struct sl_job {
     char **headers;   /* "Name: value", owned */
     size_t n_headers;
     double stop_after_s; /* leave after this long (0 = stay to the end): a client that goes away */
+    bool ends_run;       /* when this one has its answer, the others leave */
 
     /* came back */
     double sent_s, done_s;

@@ -110,7 +110,7 @@ static void plan(const struct options *o, uint32_t round, size_t arm, uint64_t r
         char salt[64];
         snprintf(salt, sizeof salt, "%" PRIx64 "-%zu-%u", run_id, arm, round);
         sl_prompt_random(&d, is_prompt ? o->prompt_tokens : STREAM_PROMPT, FIRST_TEXT_ID, m->n_vocab, &p);
-        jobs[i] = (struct sl_job){.at_s = is_prompt ? o->lead_s : 0};
+        jobs[i] = (struct sl_job){.at_s = is_prompt ? o->lead_s : 0, .ends_run = is_prompt};
         sl_job_completion(&jobs[i], &p,
                           &(struct sl_completion_opts){.model = m->id,
                                                        .max_tokens = is_prompt ? 4 : o->stream_tokens,
