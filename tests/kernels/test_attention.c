@@ -156,7 +156,7 @@ static void attention_any_shape_is_near_the_reference(void **state)
     struct op_rand r = {11};
     for (size_t i = 0; i < SL_COUNTOF(shapes); i++)
         for (size_t t = 0; t < SL_COUNTOF(kv_types); t++) {
-            struct seq s = make_seq(&r, &shapes[i], i == 0 ? 600 : 150);
+            struct seq s = make_seq(&r, &shapes[i], i == 0 ? 540 : 150);
             float *a = whole("reference", 2, &shapes[i], kv_types[t], 16, &s);
             float *b = whole("auto", 2, &shapes[i], kv_types[t], 16, &s);
             double e = op_relative_error(b, a, (size_t)s.n * shapes[i].n_heads * shapes[i].head_dim);
@@ -180,12 +180,14 @@ static void attention_any_chunking_has_the_same_bits(void **state)
     static const uint32_t page_sizes[] = {16, 32, 64, 128, 5};
     for (size_t i = 0; i < SL_COUNTOF(shapes); i++)
         for (size_t t = 0; t < SL_COUNTOF(kv_types); t++) {
-            struct seq s = make_seq(&r, &shapes[i], i == 0 ? 1100 : 200);
+            struct seq s = make_seq(&r, &shapes[i], i == 0 ? 600 : 140);
             size_t n_out = (size_t)s.n * shapes[i].n_heads * shapes[i].head_dim;
             float *want = whole("portable", 1, &shapes[i], kv_types[t], 64, &s),
                   *got = sl_xcalloc(n_out, sizeof *got);
             for (size_t b = 0; b < SL_COUNTOF(names); b++)
                 for (size_t p = 0; p < SL_COUNTOF(page_sizes); p++) {
+                    if (b == 0 && (p + i + t) % 3 != 0)
+                        continue; /* portable is slow: each page size with some shapes and types */
                     uint32_t threads = 1 + (uint32_t)(p + b + t) % 3;
                     struct rig *g = open_rig(names[b], threads, &shapes[i], kv_types[t], page_sizes[p], 300);
                     if (!g)
@@ -222,7 +224,7 @@ static void attention_mixed_batch_has_the_same_bits(void **state)
     float *want[N], *got[N];
     size_t width = (size_t)c->n_heads * c->head_dim;
     for (uint32_t i = 0; i < N; i++) {
-        seqs[i] = make_seq(&r, c, i == 0 ? 1300 : 1 + op_rand_below(&r, 200));
+        seqs[i] = make_seq(&r, c, i == 0 ? 600 : 1 + op_rand_below(&r, 150));
         want[i] = whole("portable", 2, c, SL_F16, 16, &seqs[i]);
         got[i] = sl_xcalloc(seqs[i].n * width, sizeof(float));
     }
@@ -274,7 +276,7 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
     struct op_rand r = {14};
     const struct shape_case *c = &shapes[0];
     static const char *const names[] = {"portable", "avx512"};
-    struct seq s = make_seq(&r, c, 2600);
+    struct seq s = make_seq(&r, c, 1300);
     size_t width = (size_t)c->n_heads * c->head_dim;
     float *want = whole("portable", 2, c, SL_BF16, 64, &s);
     for (size_t b = 0; b < SL_COUNTOF(names); b++)
@@ -284,9 +286,9 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
                 continue;
             float *got = sl_xcalloc(s.n * width, sizeof *got);
             take_pages(g, 0, s.n);
-            static const struct part parts[] = {{0, 0, 1023},    {0, 1023, 1024}, {0, 1024, 1025},
-                                                {0, 1025, 1030}, {0, 1030, 1534}, {0, 1534, 1544},
-                                                {0, 1544, 2599}, {0, 2599, 2600}};
+            static const struct part parts[] = {{0, 0, 511},     {0, 511, 512},  {0, 512, 513},
+                                                {0, 513, 520},   {0, 520, 1022}, {0, 1022, 1032},
+                                                {0, 1032, 1299}, {0, 1299, 1300}};
             for (size_t i = 0; i < SL_COUNTOF(parts); i++)
                 pass(g, &s, &parts[i], 1, &got);
             op_assert_same_bits(got, want, s.n * width, names[b]);
