@@ -12,6 +12,10 @@
 
 static void go_local(struct sl_leg *l, uint32_t committed, const char *why)
 {
+    struct sl_seq_view v;
+    sl_seq_view(l->seq, &v);
+    if (v.state != SL_SEQ_REMOTE)
+        return; /* a prefix hit reaches beyond s: nothing was waited for */
     l->node->counters.peers_lost++;
     l->report.has_recovered_tokens = true;
     l->report.recovered_tokens = l->split > committed ? l->split - committed : 0;

@@ -114,6 +114,19 @@ static void deadline_seen_by_the_transfer_ends_the_request(void **state)
     assert_int_equal(l->code, SL_EDEADLINE);
 }
 
+static void loss_of_a_node_that_was_not_waited_for_changes_nothing(void **state)
+{
+    (void)state;
+    fake.hit_tokens = 96;
+    fake.seq_state = SL_SEQ_PREFILL;
+    struct sl_leg *l = place(64);
+    fake_engine_says(l, SL_EV_ADMITTED, 0);
+    fake_calls();
+    fake_xfer_says(l, SL_XFER_RECV_DONE, SL_EPEER, 0, false);
+    fake_expect_calls("pin 0; ");
+    assert_int_equal(l->report.has_recovered_tokens, 0);
+}
+
 static void session_that_cannot_be_opened_leaves_all_to_this_node(void **state)
 {
     (void)state;
@@ -160,6 +173,7 @@ int main(void)
         TEST(whole_prompt_without_a_first_token_is_sampled_here),
         TEST(lost_prefill_node_leaves_the_rest_to_this_one),
         TEST(deadline_seen_by_the_transfer_ends_the_request),
+        TEST(loss_of_a_node_that_was_not_waited_for_changes_nothing),
         TEST(session_that_cannot_be_opened_leaves_all_to_this_node),
         TEST(pages_of_an_open_transfer_are_kept_over_a_cancel),
         TEST(request_that_ends_while_waiting_for_admission_is_closed_at_once),

@@ -171,6 +171,7 @@ const char *sl_seq_state_name(enum sl_seq_state s)
 void sl_seq_view(const struct sl_seq *s, struct sl_seq_view *out)
 {
     *out = (struct sl_seq_view){.owner = s->owner,
+                                .state = fake.seq_state,
                                 .n_tokens = s->n_tokens,
                                 .n_prompt = s->n_prompt,
                                 .hit_tokens = fake.hit_tokens,
@@ -328,6 +329,7 @@ int fake_open(void **state)
 {
     (void)state;
     memset(&fake, 0, sizeof fake);
+    fake.seq_state = SL_SEQ_REMOTE;
     sl_log_set_level(SL_LOG_ERROR);
     fake_router_open(&fake.router);
     char routers[96];

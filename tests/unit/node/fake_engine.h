@@ -11,7 +11,8 @@ struct fake {
     struct sl_node *node;
     struct fake_router router;
     enum sl_err seq_open_err, send_open_err, recv_open_err, cancel_err; /* what the next calls return */
-    uint32_t hit_tokens;                                                /* of the sequences' views */
+    enum sl_seq_state seq_state;
+    uint32_t hit_tokens; /* of the sequences' views */
     uint32_t n_open_seqs;
 };
 extern struct fake fake;
