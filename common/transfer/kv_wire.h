@@ -44,7 +44,7 @@ struct sl_kv_header {
     struct sl_xfer_key key;
     uint32_t index, count, n_tokens, deadline_ms;
     int32_t token;
-    uint64_t value; /* HELLO: boot id; COMMIT: logits digest of the first token; PROBE: echoed */
+    uint64_t value; /* HELLO: boot id; COMMIT: logits digest of the first token; PING, PROBE: echoed */
 };
 
 #define SL_KV_HEADER_BYTES 108u /* 4 + 4 + 64 + 5 * 4 + 8, and 8 in reserve */

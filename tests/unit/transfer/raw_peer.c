@@ -116,7 +116,10 @@ struct sl_xfer_peer raw_ref(const struct raw_peer *r)
 void raw_progress(struct raw_peer *r, uint32_t wait_ms)
 {
     struct pollfd p = {.fd = r->ops->fd(r->link), .events = POLLIN};
-    if (!r->ops->progress(r->link) && poll(&p, 1, (int)wait_ms) > 0)
+    bool connected = r->conn != NULL;
+    if (r->ops->progress(r->link) || !sl_list_empty(&r->inbox) || connected != (r->conn != NULL))
+        return; /* something happened */
+    if (poll(&p, 1, (int)wait_ms) > 0)
         r->ops->progress(r->link);
 }
 
@@ -143,15 +146,22 @@ void raw_send(struct raw_peer *r, const struct sl_kv_header *h, const void *payl
     raw_send_bytes(r, bytes, sizeof bytes, payload, len, h->type != SL_KV_PAGES);
 }
 
+struct raw_message *raw_next(struct raw_peer *r)
+{
+    if (sl_list_empty(&r->inbox))
+        return NULL;
+    struct raw_message *m = SL_CONTAINER_OF(r->inbox.next, struct raw_message, node);
+    sl_list_remove(&m->node);
+    return m;
+}
+
 struct raw_message *raw_wait(struct raw_peer *r, enum sl_kv_type type)
 {
     for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_now_ms() < end; raw_progress(r, 20)) {
-        while (!sl_list_empty(&r->inbox)) {
-            struct raw_message *m = SL_CONTAINER_OF(r->inbox.next, struct raw_message, node);
-            if (m->h.type == type) {
-                sl_list_remove(&m->node);
+        struct raw_message *m;
+        while ((m = raw_next(r)) != NULL) {
+            if (m->h.type == type)
                 return m;
-            }
             raw_free(m);
         }
     }

@@ -40,6 +40,8 @@ void raw_send(struct raw_peer *r, const struct sl_kv_header *h, const void *payl
 void raw_send_bytes(struct raw_peer *r, const void *header, size_t header_len, const void *payload,
                     size_t len, bool control);
 void raw_progress(struct raw_peer *r, uint32_t wait_ms);
+/* The next message that is here, or NULL. To be freed with raw_free. */
+struct raw_message *raw_next(struct raw_peer *r);
 /* The next message of this type, to be freed with raw_free; others before it are dropped. */
 struct raw_message *raw_wait(struct raw_peer *r, enum sl_kv_type type);
 void raw_free(struct raw_message *m);

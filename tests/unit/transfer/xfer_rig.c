@@ -153,6 +153,12 @@ bool rig_has(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_x
     return find(n, kind, k) != NULL;
 }
 
+void rig_forget(struct rig_node *n)
+{
+    pop_all(n);
+    n->n_kept = 0;
+}
+
 struct sl_xfer_event rig_wait(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_xfer_key *k)
 {
     uint64_t end = sl_now_ms() + RIG_WAIT_MS;

@@ -62,6 +62,8 @@ struct sl_xfer_event rig_wait(struct rig_node *n, enum sl_xfer_event_kind kind, 
 void rig_wait_ready(struct rig_node *n, const struct sl_xfer_key *k, uint32_t n_tokens);
 /* True when an event of this kind and key has come. Does not wait. */
 bool rig_has(struct rig_node *n, enum sl_xfer_event_kind kind, const struct sl_xfer_key *k);
+/* Drops all events that have come. */
+void rig_forget(struct rig_node *n);
 /* The report of the link to that peer in this state. */
 struct sl_link_report rig_wait_link(struct rig_node *n, const char *peer, const char *state);
 void rig_wait_sessions(struct rig_node *n, uint32_t sessions);
