@@ -352,8 +352,10 @@ static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv
     }
     if (h->flags & SL_KV_FLAG_OK) {
         s->committed = h->index;
-        if (s->last_commit_sent && s->committed == s->n_pages)
+        if (s->last_commit_sent && s->committed == s->n_pages) {
+            sl_peer_saw_rate(s->peer, s->bytes_after_ready, (double)(sl_now_us() - s->ready_us));
             close_session(x, s, SL_OK, "");
+        }
         return;
     }
     if (h->count != s->n_rejects + 1) {

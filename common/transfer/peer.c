@@ -233,13 +233,13 @@ static void take_hello(struct sl_peer *p, const struct sl_kv_header *h, const vo
     SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
 }
 
-/* Latency first, then one large payload, when the pair first meets and later when the link is idle. A waiting
+/* Latency first, then large payloads, when the pair first meets and later when the link is idle. A waiting
  * request feels some milliseconds once. */
 static void probe_next(struct sl_peer *p)
 {
     struct sl_xfer *x = p->x;
     unsigned char header[SL_KV_HEADER_BYTES];
-    bool large = p->probe_round == SL_XFER_PROBE_ROUNDS;
+    bool large = p->probe_round >= SL_XFER_PROBE_ROUNDS;
     struct sl_kv_header h = {.type = SL_KV_PROBE, .value = p->probe_round};
     p->probing = true;
     p->probe_sent_us = sl_now_us();
@@ -258,10 +258,27 @@ static void probe_next(struct sl_peer *p)
     }
 }
 
+/* On a slow link a long queue only delays cancels and heartbeats. */
+static void set_rate(struct sl_peer *p, double bytes_per_s)
+{
+    double queue = bytes_per_s * SL_XFER_INFLIGHT_MS * 1e-3;
+    p->bytes_per_s = bytes_per_s;
+    p->max_inflight_bytes = queue > SL_XFER_MAX_INFLIGHT   ? SL_XFER_MAX_INFLIGHT
+                            : queue < SL_XFER_MIN_INFLIGHT ? SL_XFER_MIN_INFLIGHT
+                                                           : (uint64_t)queue;
+}
+
+/* What real transfers reach, digests and other requests included, is nearer to what the next one will. */
+void sl_peer_saw_rate(struct sl_peer *p, uint64_t bytes, double us)
+{
+    if (p->bytes_per_s > 0 && bytes >= SL_XFER_PROBE_BYTES && us > 0)
+        set_rate(p, p->bytes_per_s * 0.75 + (double)bytes / us * 1e6 * 0.25);
+}
+
 static void probe_start(struct sl_peer *p)
 {
     p->probe_round = 0;
-    p->round_trip_us = 0;
+    p->small_us = p->large_us = 0;
     p->next_probe_ms = sl_now_ms() + SL_XFER_PROBE_MS;
     probe_next(p);
 }
@@ -271,20 +288,17 @@ static void take_probe_ack(struct sl_peer *p, uint64_t round)
     if (!p->probing || round != p->probe_round)
         return;
     double us = (double)(sl_now_us() - p->probe_sent_us);
+    double *best = p->probe_round < SL_XFER_PROBE_ROUNDS ? &p->small_us : &p->large_us;
+    if (*best == 0 || us < *best)
+        *best = us;
     p->probing = false;
-    if (p->probe_round++ < SL_XFER_PROBE_ROUNDS) {
-        if (p->round_trip_us == 0 || us < p->round_trip_us)
-            p->round_trip_us = us;
+    if (++p->probe_round < SL_XFER_PROBE_ROUNDS + SL_XFER_PROBE_LARGE) {
         probe_next(p);
         return;
     }
-    double wire_us = us > p->round_trip_us + 1 ? us - p->round_trip_us : 1;
-    p->latency_us = p->round_trip_us / 2;
-    p->bytes_per_s = (double)SL_XFER_PROBE_BYTES / wire_us * 1e6;
-    double queue = p->bytes_per_s * SL_XFER_INFLIGHT_MS * 1e-3;
-    p->max_inflight_bytes = queue > SL_XFER_MAX_INFLIGHT   ? SL_XFER_MAX_INFLIGHT
-                            : queue < SL_XFER_MIN_INFLIGHT ? SL_XFER_MIN_INFLIGHT
-                                                           : (uint64_t)queue;
+    double wire_us = p->large_us > p->small_us + 1 ? p->large_us - p->small_us : 1;
+    p->latency_us = p->small_us / 2;
+    set_rate(p, (double)SL_XFER_PROBE_BYTES / wire_us * 1e6);
     SL_INFO("link measured peer=%s transport=\"%s\" mb_per_s=%.0f latency_us=%.0f", p->ref.name, p->transport,
             p->bytes_per_s / 1e6, p->latency_us);
 }

@@ -395,7 +395,8 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     x->send_by_id = sl_hashmap_new();
     x->recv_by_id = sl_hashmap_new();
     x->commands = sl_queue_new(COMMAND_QUEUE);
-    x->probe_bytes = sl_xcalloc(1, SL_XFER_PROBE_BYTES);
+    x->probe_bytes = sl_xalloc(SL_XFER_PROBE_BYTES);
+    memset(x->probe_bytes, 0x55, SL_XFER_PROBE_BYTES); /* a first touch would be measured as the link */
     x->reports = sl_xcalloc(SL_XFER_MAX_PEERS, sizeof *x->reports);
     enum sl_err e = sl_loop_open(&x->loop);
     if (!e) {

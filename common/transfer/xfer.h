@@ -25,7 +25,8 @@
 #define SL_XFER_MAX_REJECTS  2u         /* the first is sent again, the second ends the session */
 #define SL_XFER_RETRY_MS     1000u      /* before a peer that refused the pair is dialled again */
 #define SL_XFER_PROBE_BYTES  (2u << 20) /* payload of the bandwidth probe */
-#define SL_XFER_PROBE_ROUNDS 5u         /* small round trips of the latency probe; the fastest counts */
+#define SL_XFER_PROBE_ROUNDS 5u         /* small round trips of the latency probe; the fastest counts ... */
+#define SL_XFER_PROBE_LARGE  2u         /* ... and large ones; the first also grows socket buffers */
 #define SL_XFER_PROBE_MS     30000u     /* an idle link is measured again after */
 #define SL_XFER_DEGRADED_MS  60000u     /* a link that damaged pages is used last for */
 
@@ -45,7 +46,7 @@ struct sl_peer {
     uint32_t probe_round;
     uint64_t probe_sent_us, next_probe_ms;
     bool probing;
-    double round_trip_us; /* fastest of this test */
+    double small_us, large_us; /* fastest round trips of this test */
     double latency_us, bytes_per_s;
     struct sl_xfer_totals count;
     char transport[32];
@@ -202,6 +203,7 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
                      struct sl_link_rx *rx); /* HELLO, HELLO_ACK, BYE, PING, PONG, PROBE, PROBE_ACK */
 void sl_peer_tick(struct sl_peer *p, uint64_t now_ms);
 enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const void *payload, size_t len);
+void sl_peer_saw_rate(struct sl_peer *p, uint64_t bytes, double us);
 /* A page came damaged twice: the link is used last for a while. */
 void sl_peer_degrade(struct sl_peer *p);
 bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id);

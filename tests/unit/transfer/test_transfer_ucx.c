@@ -201,6 +201,31 @@ static void thousands_of_pages_arrive_as_sent(void **state)
     pair_close(&t);
 }
 
+/* 22 MB are ready at once: more than may be on the way. */
+static void a_prompt_larger_than_the_window_arrives(void **state)
+{
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("window", 1);
+    struct rig_opts po = {.head_dim = BIG_PAGE, .n_pages = 30, .link_test = true};
+    struct rig_opts dopts = {.head_dim = BIG_PAGE, .n_pages = 30};
+    uint32_t p[30], d[30];
+    (void)state;
+    pair_open(&t, "ucx", &po, &dopts);
+    rig_iota(p, 30, 0);
+    for (uint32_t i = 0; i < 30; i++)
+        d[i] = (i * 7) % 30;
+    pair_fill(&t, 1, p, 30);
+    pair_begin(&t, &k, 30 * PT, d, 0);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, 30 * PT), SL_OK);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    struct sl_xfer_event s = rig_wait(&t.p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(s.err, SL_OK);
+    assert_int_equal(s.bytes_after_ready, 30 * t.p.page_bytes);
+    assert_true(s.transfer_ms > 0);
+    pair_check(&t, 1, d, 0, 30);
+    pair_close(&t);
+}
+
 static void public_listen_address_is_refused(void **state)
 {
     static const struct {
@@ -272,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_stay_the_programs), /* first: UCX is not loaded yet */
         EACH_CASE(ENTRY) cmocka_unit_test(thousands_of_pages_arrive_as_sent),
+        cmocka_unit_test(a_prompt_larger_than_the_window_arrives),
         cmocka_unit_test(large_pages_either_side_gives_up_in_the_middle),
         cmocka_unit_test(large_pages_a_node_closes_in_the_middle_and_comes_back),
         cmocka_unit_test(public_listen_address_is_refused),
