@@ -41,11 +41,12 @@
 #include "common/base/log.h"
 #include "common/kv/kv_hash.h"
 
-#define GAP_MS    50   /* a token that came early waits this long for the one before it */
-#define SETTLE_MS 250  /* the client's last event waits this long for facts */
-#define RETRY_MS  200  /* between placements while all nodes are full; doubles to 1.6 s */
-#define PROBE_MS  3000 /* a silent decode leg is asked whether it still knows the request */
-#define CHAIN_MAX 2048 /* pages of a prompt looked up in the nodes' prefix caches */
+#define GAP_MS            50  /* a token that came early waits this long for the one before it */
+#define SETTLE_MS         250 /* the client's last event waits this long for facts */
+#define RETRY_MS          200 /* between placements while all nodes are full; doubles to 1.6 s */
+#define RETRY_AFTER_MAX_S 60
+#define PROBE_MS          3000 /* a silent decode leg is asked whether it still knows the request */
+#define CHAIN_MAX         2048 /* pages of a prompt looked up in the nodes' prefix caches */
 
 static bool emit(struct sl_flow *f, struct sl_request *r, const struct sl_gen_event *ev)
 {
@@ -115,6 +116,16 @@ void sl_flow_client_left(struct sl_flow *f, struct sl_request *r)
     close_request(f, r, "canceled");
 }
 
+/* What a client that may come again should wait: the queues, and at least a second. */
+static uint32_t retry_after_s(struct sl_flow *f, enum sl_err err)
+{
+    if (sl_err_class(err) != SL_CLASS_LATER && err != SL_EPEER)
+        return 0;
+    sl_node_table_view(f->nodes, sl_now_ms(), NULL, 0, f->view);
+    double s = 1 + sl_place_wait_ms(&f->view->state) / 1e3;
+    return s < RETRY_AFTER_MAX_S ? (uint32_t)s : RETRY_AFTER_MAX_S;
+}
+
 void sl_flow_fail(struct sl_flow *f, struct sl_request *r, enum sl_err err, const char *why)
 {
     cancel_legs(f, r, why);
@@ -125,8 +136,7 @@ void sl_flow_fail(struct sl_flow *f, struct sl_request *r, enum sl_err err, cons
                               .err = err,
                               .why = why,
                               .stop_token = -1,
-                              .retry_after_s =
-                                  sl_err_class(err) == SL_CLASS_LATER || err == SL_EPEER ? 1 : 0};
+                              .retry_after_s = retry_after_s(f, err)};
     emit(f, r, &ev);
     close_request(f, r, "error");
 }

@@ -103,6 +103,10 @@ struct sl_place_choice {
 SL_MUST_CHECK enum sl_err sl_place(const struct sl_place_state *state, const struct sl_place_req *req,
                                    struct sl_place_choice *out, struct sl_why *why);
 
+/* Milliseconds until the least busy node that may decode has worked off what is queued there; 0 when none is
+ * usable. What a client that is turned away is told to wait. */
+double sl_place_wait_ms(const struct sl_place_state *state);
+
 /* The reported link of a pair, or NULL. */
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d);
 

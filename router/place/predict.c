@@ -81,6 +81,19 @@ double sl_predict_prefill_ms(const struct sl_place_node *n, const struct sl_plac
     return queue_ms(n, req) + prompt_ms(n, req, new_tokens, history, &steps);
 }
 
+double sl_place_wait_ms(const struct sl_place_state *state)
+{
+    const struct sl_place_req any = {.chunk = -2};
+    double least = -1;
+    for (uint32_t i = 0; i < state->n_nodes; i++) {
+        const struct sl_place_node *n = &state->nodes[i];
+        double ms = n->may_decode && !n->unusable ? queue_ms(n, &any) : -1;
+        if (ms >= 0 && (least < 0 || ms < least))
+            least = ms;
+    }
+    return least > 0 ? least : 0;
+}
+
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d)
 {
     for (uint32_t i = 0; i < state->n_links; i++)

@@ -370,7 +370,8 @@ enum sl_err rig_submit(struct rig_client *c, struct sl_gen_req *q)
     snprintf(c->id, sizeof c->id, "%s", q->id);
     struct sl_why why = {{0}};
     enum sl_err err = sl_flow_submit(c->rig->flow, q, on_event, c, &why);
-    snprintf(c->why, sizeof c->why, "%s", why.text);
+    if (err) /* else the flow thread writes there */
+        snprintf(c->why, sizeof c->why, "%s", why.text);
     return err;
 }
 

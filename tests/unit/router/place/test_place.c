@@ -408,6 +408,20 @@ static void prediction_prefix_hit_shortens_the_prompt(void **s)
     assert_true(warm.predicted.ttft_ms > 0);
 }
 
+static void wait_is_that_of_the_least_busy_node(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 0);
+    assert_true(sl_place_wait_ms(&c.state) == 0);
+    make(&c, 3);
+    c.nodes[0].queued_prompt_tokens = 9000;
+    c.nodes[1].queued_prompt_tokens = 3000;
+    c.nodes[2].unusable = "draining";
+    double ms = sl_place_wait_ms(&c.state);
+    assert_true(ms > 3000 && ms < 4000); /* 1 ms per token, 5 per step */
+}
+
 static void prefix_set_counts_leading_pages(void **s)
 {
     (void)s;
@@ -450,6 +464,7 @@ int main(void)
         cmocka_unit_test(kept_candidates_are_the_cheapest_in_order),
         cmocka_unit_test(prediction_slow_link_delays_the_second_token_only),
         cmocka_unit_test(prediction_prefix_hit_shortens_the_prompt),
+        cmocka_unit_test(wait_is_that_of_the_least_busy_node),
         cmocka_unit_test(prefix_set_counts_leading_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
