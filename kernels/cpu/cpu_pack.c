@@ -2,8 +2,8 @@
  *
  * Lanes are columns because then every output is summed in one lane in the order of K, whatever the number of
  * rows; and 4-bit weights stay 4-bit, in the byte order of the file's blocks, so that packing is a
- * transposition and loses nothing. Packing copies: mapped file pages may be reclaimed at any time, huge pages
- * stay. */
+ * transposition and loses nothing; other types of files are recoded first (packed_type()). Packing copies:
+ * mapped file pages may be reclaimed at any time, huge pages stay. */
 #include "kernels/cpu/cpu_dev.h"
 
 #include <string.h>
@@ -70,6 +70,62 @@ static void take_block(enum sl_dtype type, const uint8_t *packed, uint32_t col, 
             q[4 * s + j] = codes[s * 64 + j] ^ flip;
     for (uint32_t i = 0; i < n_scales; i++)
         memcpy(file + 2 * i, scales + (i * SL_PANEL + col) * 2, 2);
+}
+
+/* What a type of the file is packed as: the types with inner loops of their own as they are, the others as
+ * the nearest of those. Q5_0's codes fit into Q8_0's bytes, with nothing lost. The parts of Q4_K are blocks
+ * of Q4_1 once d * sc and dmin * mn, of 17 bits, are rounded to f16: an element stays within 2^-11 (|d sc q|
+ * + |dmin mn|). Five bits with a minimum and Q6_K's parts of 16 fit none of the integer layouts: their
+ * elements become f16, within 2^-11 of their size or, below f16's normal numbers, 2^-25. All this is far
+ * below the error with which the type itself was made. */
+static enum sl_dtype packed_type(enum sl_dtype type)
+{
+    if (type == SL_Q5_0)
+        return SL_Q8_0;
+    if (type == SL_Q4_K)
+        return SL_Q4_1;
+    return type == SL_Q5_1 || type == SL_Q5_K || type == SL_Q6_K ? SL_F16 : type;
+}
+
+static void q5_0_to_q8_0(const uint8_t *q5, uint8_t *q8)
+{
+    memcpy(q8, q5, 2);
+    for (uint32_t j = 0; j < 32; j++) {
+        int nibble = q5[6 + j % 16] >> j / 16 * 4 & 15, fifth = q5[2 + j / 8] >> j % 8 & 1;
+        q8[2 + j] = (uint8_t)((nibble | fifth << 4) - 16);
+    }
+}
+
+static void q4_k_to_q4_1(const uint8_t *block, uint8_t *q4)
+{
+    for (uint32_t i = 0; i < 8; i++, q4 += 20) {
+        const uint8_t *q = block + 16 + i / 2 * 32;
+        uint32_t shift = i % 2 * 4;
+        float d, m;
+        sl_k_scales(block, i, &d, &m);
+        uint16_t scales[2] = {sl_f32_to_f16(d), sl_f32_to_f16(-m)};
+        memcpy(q4, scales, sizeof scales);
+        for (uint32_t j = 0; j < 16; j++)
+            q4[4 + j] = (uint8_t)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
+    }
+}
+
+/* A row of the file as a row of packed_type(type). floats has room for a row. */
+static void recode_row(enum sl_dtype type, const uint8_t *file, uint32_t n_cols, float *floats, uint8_t *to)
+{
+    if (type == SL_Q5_0) {
+        for (uint32_t b = 0; b < n_cols / 32; b++)
+            q5_0_to_q8_0(file + (size_t)b * 22, to + (size_t)b * 34);
+    } else if (type == SL_Q4_K) {
+        for (uint32_t b = 0; b < n_cols / 256; b++)
+            q4_k_to_q4_1(file + (size_t)b * 144, to + (size_t)b * 160);
+    } else {
+        sl_dequant_row(type, file, n_cols, floats);
+        for (uint32_t k = 0; k < n_cols; k++) {
+            uint16_t h = sl_f32_to_f16(floats[k]);
+            memcpy(to + (size_t)k * 2, &h, sizeof h);
+        }
+    }
 }
 
 static void put_row(struct sl_weight *w, uint32_t r, const uint8_t *file)
@@ -150,7 +206,8 @@ static enum sl_err check_views(const struct sl_tensor_view *v, size_t n, uint64_
         return sl_why_set(
             why, SL_EUNSUPPORTED,
             "A matrix of type %s (number %d) with %llu rows and %llu columns is not supported; expected F32, "
-            "F16, BF16, Q8_0, Q4_0 or Q4_1, the quantised with a multiple of 32 columns.",
+            "F16, BF16, with a multiple of 32 columns Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, with one of 256 Q4_K, "
+            "Q5_K or Q6_K.",
             sl_dtype_name(v[0].type), (int)v[0].type, (unsigned long long)rows,
             (unsigned long long)v[0].n_cols);
     *n_rows = rows;
@@ -161,7 +218,8 @@ struct pack_job {
     struct sl_weight *w;
     const struct sl_tensor_view *views;
     size_t n_views;
-    float *rows; /* reference: one dequantised row per worker */
+    enum sl_dtype type; /* of the file */
+    float *rows;        /* two rows per worker: dequantised, recoded; NULL where neither is done */
 };
 
 static const uint8_t *file_row(const struct pack_job *j, uint64_t r)
@@ -169,23 +227,28 @@ static const uint8_t *file_row(const struct pack_job *j, uint64_t r)
     size_t i = 0;
     while (r >= j->views[i].n_rows)
         r -= j->views[i++].n_rows;
-    return (const uint8_t *)j->views[i].data + r * sl_dtype_row_bytes(j->w->type, j->w->n_cols);
+    return (const uint8_t *)j->views[i].data + r * sl_dtype_row_bytes(j->type, j->w->n_cols);
 }
 
 static void pack_worker(void *arg, unsigned worker, unsigned n_workers)
 {
     const struct pack_job *j = arg;
     struct sl_weight *w = j->w;
+    float *row = j->rows ? j->rows + (size_t)worker * 2 * w->n_cols : NULL;
     for (uint32_t p = worker; p < w->n_panels; p += n_workers) {
         uint32_t end = (p + 1) * SL_PANEL < w->n_rows ? (p + 1) * SL_PANEL : w->n_rows;
         for (uint32_t r = p * SL_PANEL; r < end; r++) {
+            const uint8_t *file = file_row(j, r);
             if (!w->plain) {
-                put_row(w, r, file_row(j, r));
+                if (j->type != w->type) {
+                    recode_row(j->type, file, w->n_cols, row, (uint8_t *)(row + w->n_cols));
+                    file = (const uint8_t *)(row + w->n_cols);
+                }
+                put_row(w, r, file);
                 continue;
             }
-            float *row = j->rows + (size_t)worker * w->n_cols,
-                  *to = w->plain + (size_t)p * w->n_cols * SL_PANEL;
-            sl_dequant_row(w->type, file_row(j, r), w->n_cols, row);
+            float *to = w->plain + (size_t)p * w->n_cols * SL_PANEL;
+            sl_dequant_row(j->type, file, w->n_cols, row);
             for (uint32_t k = 0; k < w->n_cols; k++)
                 to[(size_t)k * SL_PANEL + r % SL_PANEL] = row[k];
         }
@@ -200,7 +263,7 @@ enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *vi
     if (e != SL_OK)
         return e;
     struct sl_weight *w = sl_xcalloc(1, sizeof *w);
-    w->type = views[0].type;
+    w->type = packed_type(views[0].type);
     w->n_rows = (uint32_t)n_rows;
     w->n_cols = (uint32_t)views[0].n_cols;
     w->n_panels = (w->n_rows + SL_PANEL - 1) / SL_PANEL;
@@ -208,8 +271,9 @@ enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *vi
     w->panel_bytes = d->isa ? panel_bytes(w->type, w->n_cols) : panel_bytes(SL_F32, w->n_cols);
     w->bytes = w->panel_bytes * w->n_panels;
     uint8_t *mem = sl_huge_alloc(w->bytes, true);
-    float *rows = d->isa ? NULL : sl_try_alloc((size_t)d->n_threads * w->n_cols * sizeof *rows);
-    if (!mem || (!d->isa && !rows) || sl_cpu_fit_acts(d, w->n_cols) != SL_OK) {
+    bool use_rows = !d->isa || w->type != views[0].type;
+    float *rows = use_rows ? sl_try_alloc((size_t)d->n_threads * 2 * w->n_cols * sizeof *rows) : NULL;
+    if (!mem || (use_rows && !rows) || sl_cpu_fit_acts(d, w->n_cols) != SL_OK) {
         e = sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix of %u x %u (%zu MiB).",
                        w->n_rows, w->n_cols, w->bytes >> 20);
         sl_huge_free(mem, w->bytes);
@@ -221,7 +285,7 @@ enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *vi
         w->data = mem;
     else
         w->plain = (float *)mem;
-    struct pack_job job = {w, views, n, rows};
+    struct pack_job job = {w, views, n, views[0].type, rows};
     sl_pool_run(d->pool, pack_worker, &job);
     sl_free(rows);
     *out = w;

@@ -13,21 +13,27 @@ from gguf import GGMLQuantizationType as T
 from gguf import quants
 
 rng = np.random.default_rng(20240)
-BYTES = {"q4_0": (T.Q4_0, 18, 1), "q4_1": (T.Q4_1, 20, 2), "q8_0": (T.Q8_0, 34, 1), "f16": (T.F16, 2, 0), "bf16": (T.BF16, 2, 0)}
+# Type, values and bytes of a block, where its scales lie.
+BLOCKS = {
+    "q4_0": (T.Q4_0, 32, 18, [0]), "q4_1": (T.Q4_1, 32, 20, [0, 2]), "q8_0": (T.Q8_0, 32, 34, [0]),
+    "f16": (T.F16, 1, 2, []), "bf16": (T.BF16, 1, 2, []),
+    "q5_0": (T.Q5_0, 32, 22, [0]), "q5_1": (T.Q5_1, 32, 24, [0, 2]), "q4_K": (T.Q4_K, 256, 144, [0, 2]),
+    "q5_K": (T.Q5_K, 256, 176, [0, 2]), "q6_K": (T.Q6_K, 256, 210, [208]),
+}
 
-for name, (kind, size, n_scales) in BYTES.items():
+for name, (kind, values, size, scales) in BLOCKS.items():
     for case in range(5):
-        if n_scales:
-            blocks = 3
+        if scales:
+            blocks = 3 if values == 32 else 2
             data = rng.integers(0, 256, (blocks, size), dtype=np.uint8)
-            for s in range(n_scales):
+            for at in scales:
                 scale = rng.normal(0, 3e-6 if case == 4 else 0.05, blocks).astype(np.float16)
-                data[:, 2 * s : 2 * s + 2] = scale.view(np.uint8).reshape(blocks, 2)
-            n = 32 * blocks
+                data[:, at : at + 2] = scale.view(np.uint8).reshape(blocks, 2)
+            n = values * blocks
         else:
             n = 40
-            values = rng.normal(0, 1e-6 if case == 4 else 1.0, n).astype(np.float32)
-            data = quants.quantize(values, kind).view(np.uint8)
+            floats = rng.normal(0, 1e-6 if case == 4 else 1.0, n).astype(np.float32)
+            data = quants.quantize(floats, kind).view(np.uint8)
         flat = data.reshape(-1)
         if name == "f16":
             out = flat.view(np.float16).astype(np.float32)

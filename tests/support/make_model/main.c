@@ -14,7 +14,7 @@ static const char help[] =
     "  --preset tiny|smollm2   where the other options start (tiny); smollm2 has the shape of SmolLM2-135M, "
     "98 MB\n"
     "  --seed N                another set of weights (1)\n"
-    "  --type T                of the matrices: f32 f16 bf16 q8_0 q4_0 q4_1 (q4_1)\n"
+    "  --type T                of the matrices: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_k q5_k q6_k (q4_1)\n"
     "  --embed-type T          of the embedding table (q8_0)\n"
     "  --override SUFFIX=T     of tensors whose name ends with SUFFIX, as attn_v.weight=f16; may be "
     "repeated\n"

@@ -229,6 +229,17 @@ static enum sl_err shape_check(const struct sl_make_model *m, struct sl_why *why
     return SL_OK;
 }
 
+static enum sl_err types_check(const struct writer *w, struct sl_why *why)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        const struct tensor *t = &w->tensors[i];
+        if (sl_quantise_row_bytes(t->type, t->n_cols) == 0)
+            return sl_why_set(why, SL_EINVAL, "%s has rows of %llu, no whole number of its type's blocks",
+                              t->name, (unsigned long long)t->n_cols);
+    }
+    return SL_OK;
+}
+
 enum sl_err sl_make_model_write(const struct sl_make_model *m, const char *path, struct sl_why *why)
 {
     enum sl_err e = shape_check(m, why);
@@ -248,6 +259,9 @@ enum sl_err sl_make_model_write(const struct sl_make_model *m, const char *path,
     sl_make_kv_u32(&kv, "general.alignment", ALIGNMENT);
     n_kv++;
     tensors_add(w, weak);
+    e = types_check(w, why);
+    if (e != SL_OK)
+        goto done;
 
     sl_buf_append(&head, "GGUF", 4);
     sl_make_u32(&head, 3);
@@ -281,6 +295,7 @@ enum sl_err sl_make_model_write(const struct sl_make_model *m, const char *path,
         e = sl_why_set(why, SL_EIO, "cannot write %s; check that its folder exists and has room", path);
     }
 
+done:
     sl_buf_fini(&kv);
     sl_buf_fini(&head);
     sl_free(tmp);

@@ -59,9 +59,9 @@ void sl_make_u32(struct sl_buf *b, uint32_t v);
 void sl_make_u64(struct sl_buf *b, uint64_t v);
 
 /* quantise.c: one row of n float32 to the type; out has sl_quantise_row_bytes() bytes. n must be a multiple
- * of 32 for the quantised types. Round to nearest as ggml's own quantisers do. */
+ * of 32 for the quantised types, of 256 for the K types. Codes are rounded to nearest. */
 size_t sl_quantise_row_bytes(enum sl_dtype type, uint64_t n);
 void sl_quantise_row(enum sl_dtype type, const float *x, uint64_t n, void *out);
-bool sl_quantise_type_parse(const char *word, enum sl_dtype *out); /* "f32" .. "q8_0" */
+bool sl_quantise_type_parse(const char *word, enum sl_dtype *out); /* "f32" .. "q6_k" */
 
 #endif

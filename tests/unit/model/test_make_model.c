@@ -20,22 +20,34 @@ static void quantised_rows_come_back_within_half_a_step(void **state)
     static const struct {
         enum sl_dtype type;
         float steps; /* of the range of a block */
-    } types[] = {{SL_Q8_0, 254}, {SL_Q4_0, 15}, {SL_Q4_1, 15}};
+        float slack; /* steps that an element may miss by */
+    } types[] = {
+        /* Codes around zero have one step less on one side: the far end may miss by a whole one. In the K
+         * types scales and minima are of 6 bits, rounded up, or of 8. */
+        {SL_Q8_0, 254, 0.51f}, {SL_Q4_0, 15, 1.1f},  {SL_Q4_1, 15, 0.51f}, {SL_Q5_0, 31, 1.1f},
+        {SL_Q5_1, 31, 0.51f},  {SL_Q4_K, 15, 0.55f}, {SL_Q5_K, 31, 0.55f}, {SL_Q6_K, 63, 1.3f},
+    };
     for (size_t t = 0; t < SL_COUNTOF(types); t++) {
         for (uint32_t round = 0; round < 200; round++) {
-            float x[64], y[64];
-            uint8_t packed[256];
-            float scale = round % 3 == 0 ? 1e-4f : round % 3 == 1 ? 1 : 300;
-            for (uint32_t i = 0; i < 64; i++)
+            float x[256], y[256];
+            uint8_t packed[272];
+            /* The K types divide a scale once more: smaller ones than these become 0. */
+            float least = sl_dtype_block(types[t].type) == 32 ? 1e-4f : 1e-2f;
+            float scale = round % 3 == 0 ? least : round % 3 == 1 ? 1 : 300;
+            for (uint32_t i = 0; i < 256; i++)
                 x[i] = (sl_philox_uniform(t, round, i) * 2 - 1) * scale;
-            assert_int_equal(sl_quantise_row_bytes(types[t].type, 64), sl_dtype_row_bytes(types[t].type, 64));
-            sl_quantise_row(types[t].type, x, 64, packed);
-            sl_dequant_row(types[t].type, packed, 64, y);
-            /* Q4_0 has eight steps on one side and seven on the other: the far end may miss by a whole one. A
-             * scale in F16 adds 2^-11 and, when subnormal, half of 2^-24 times the largest code. */
-            float step = 2 * scale / types[t].steps, slack = types[t].type == SL_Q4_0 ? 1.1f : 0.51f;
-            for (uint32_t i = 0; i < 64; i++)
-                assert_true(fabsf(x[i] - y[i]) <= step * slack + scale * 1e-3f + 4e-6f);
+            assert_int_equal(sl_quantise_row_bytes(types[t].type, 256),
+                             sl_dtype_row_bytes(types[t].type, 256));
+            sl_quantise_row(types[t].type, x, 256, packed);
+            sl_dequant_row(types[t].type, packed, 256, y);
+            /* A scale in F16 adds 2^-11 and, when subnormal, half of 2^-24 times the largest code, a sum of
+             * which a 6-bit factor makes more. */
+            float slack = 2 * scale / types[t].steps * types[t].slack + scale * 1e-3f;
+            slack += sl_dtype_block(types[t].type) == 32 ? 4e-6f : 3e-5f;
+            for (uint32_t i = 0; i < 256; i++) {
+                if (!(fabsf(x[i] - y[i]) <= slack))
+                    fail_msg("%s: %g became %g", sl_dtype_name(types[t].type), (double)x[i], (double)y[i]);
+            }
         }
     }
 }
