@@ -1,11 +1,12 @@
-/* common/text/bpe.c - ranked merges with a heap over a linked list of symbols.
+/* common/text/bpe.c - ranked merges: by looking at all pairs in a short piece, with a heap over a linked list
+ * in a long one.
  *
- * Every pair of neighbours that has a merge goes into a binary heap keyed by (rank, position of the left
- * one), 64 bits. An entry is not removed when its pair changes; it is stale when the pair that now stands at
- * its position has another rank, which is seen in the symbol itself. Each merge makes at most two new pairs,
- * so the heap never holds more than twice the bytes of the piece and the work is O(n log n) for any input;
- * scanning all pairs after every merge would be quadratic, and one long run of letters is enough to make that
- * hurt.
+ * Words are short, and there the next merge is found quickest by looking at every rank: no links, no heap. A
+ * long run of letters would make that quadratic. So beyond SHORT symbols every pair of neighbours that has a
+ * merge goes into a binary heap keyed by (rank, position of the left one), 64 bits. An entry is not removed
+ * when its pair changes; it is stale when the pair that now stands at its position has another rank, which is
+ * seen in the symbol itself. Each merge makes at most two new pairs, so the heap never holds more than twice
+ * the symbols of the piece and the work is O(n log n) for any input.
  *
  * The merges are an open-addressing table keyed by (left, right). It is built once, so no deletion and at
  * most half full. */
@@ -15,24 +16,23 @@
 
 #include "common/base/mem.h"
 
-#define NONE UINT32_MAX
+#define NONE  UINT32_MAX
+#define SHORT 32
 
 struct slot {
-    uint64_t pair; /* left << 32 | right */
-    uint32_t rank; /* NONE = empty */
+    uint64_t pair;         /* left << 32 | right */
+    uint32_t rank, merged; /* rank NONE = empty */
 };
 
 struct sl_bpe {
-    uint32_t byte_ids[256];
-    uint32_t *merged; /* [n_merges] by rank */
     struct slot *slots;
     size_t mask;
 };
 
 struct symbol {
     uint32_t id;
-    uint32_t prev, next; /* NONE at the ends */
-    uint32_t rank;       /* of the merge with next; NONE when there is none or this symbol is gone */
+    uint32_t prev, next;   /* NONE at the ends */
+    uint32_t rank, merged; /* of the merge with next; rank NONE when there is none or this symbol is gone */
 };
 
 static size_t hash_pair(uint64_t pair)
@@ -50,23 +50,21 @@ static const struct slot *find(const struct sl_bpe *b, uint32_t left, uint32_t r
     return &b->slots[i];
 }
 
-struct sl_bpe *sl_bpe_new(const uint32_t byte_ids[256], const struct sl_bpe_merge *merges, uint32_t n_merges)
+struct sl_bpe *sl_bpe_new(const struct sl_bpe_merge *merges, size_t n_merges)
 {
     struct sl_bpe *b = sl_xcalloc(1, sizeof *b);
-    memcpy(b->byte_ids, byte_ids, sizeof b->byte_ids);
     size_t cap = 16;
-    while (cap < 2 * (size_t)n_merges)
+    while (cap < 2 * n_merges)
         cap *= 2;
     b->mask = cap - 1;
     b->slots = sl_xcalloc(cap, sizeof *b->slots);
     for (size_t i = 0; i < cap; i++)
         b->slots[i].rank = NONE;
-    b->merged = sl_xcalloc((size_t)n_merges + 1, sizeof *b->merged);
-    for (uint32_t rank = 0; rank < n_merges; rank++) {
-        b->merged[rank] = merges[rank].merged;
-        struct slot *s = &b->slots[find(b, merges[rank].left, merges[rank].right) - b->slots];
+    for (size_t i = 0; i < n_merges; i++) {
+        const struct sl_bpe_merge *m = &merges[i];
+        struct slot *s = &b->slots[find(b, m->left, m->right) - b->slots];
         if (s->rank == NONE)
-            *s = (struct slot){(uint64_t)merges[rank].left << 32 | merges[rank].right, rank};
+            *s = (struct slot){(uint64_t)m->left << 32 | m->right, m->rank, m->merged};
     }
     return b;
 }
@@ -76,45 +74,71 @@ void sl_bpe_free(struct sl_bpe *b)
     if (!b)
         return;
     sl_free(b->slots);
-    sl_free(b->merged);
     sl_free(b);
-}
-
-enum sl_err sl_id_list_add(struct sl_id_list *l, uint32_t id)
-{
-    if (l->n >= l->max)
-        return SL_ETOOBIG;
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 64;
-        l->ids = sl_xrealloc_array(l->ids, l->cap, sizeof *l->ids);
-    }
-    l->ids[l->n++] = id;
-    return SL_OK;
 }
 
 void sl_bpe_work_fini(struct sl_bpe_work *w)
 {
+    sl_free(w->ids);
     sl_free(w->symbols);
     sl_free(w->heap);
     *w = (struct sl_bpe_work){0};
 }
 
-/* The sizes come from a client's text, so the allocation may fail. */
+/* The sizes come from a client's text, so the allocations may fail. */
+uint32_t *sl_bpe_ids(struct sl_bpe_work *w, size_t n)
+{
+    if (n > w->n_ids) {
+        size_t cap = n < 256 ? 256 : n;
+        sl_free(w->ids);
+        w->ids = sl_try_alloc(cap * sizeof *w->ids);
+        w->n_ids = w->ids ? cap : 0;
+    }
+    return w->ids;
+}
+
 static enum sl_err reserve(struct sl_bpe_work *w, size_t n)
 {
     if (n <= w->n_symbols)
         return SL_OK;
     size_t cap = n < 256 ? 256 : n;
-    sl_bpe_work_fini(w);
+    sl_free(w->symbols);
+    sl_free(w->heap);
     w->symbols = sl_try_alloc(cap * sizeof(struct symbol));
     w->heap = sl_try_alloc(2 * cap * sizeof *w->heap);
-    if (!w->symbols || !w->heap) {
-        sl_bpe_work_fini(w);
-        return SL_ENOMEM;
+    w->n_symbols = w->symbols && w->heap ? cap : 0;
+    return w->n_symbols ? SL_OK : SL_ENOMEM;
+}
+
+static size_t merge_short(const struct sl_bpe *b, uint32_t *ids, size_t n)
+{
+    uint32_t rank[SHORT], merged[SHORT]; /* of the pair (i, i + 1) */
+    for (size_t i = 0; i + 1 < n; i++) {
+        const struct slot *s = find(b, ids[i], ids[i + 1]);
+        rank[i] = s->rank;
+        merged[i] = s->merged;
     }
-    w->n_symbols = cap;
-    w->n_heap = 2 * cap;
-    return SL_OK;
+    while (n > 1) {
+        size_t at = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[at])
+                at = i;
+        if (rank[at] == NONE)
+            break;
+        ids[at] = merged[at];
+        for (size_t i = at + 1; i + 1 < n; i++) {
+            ids[i] = ids[i + 1];
+            rank[i - 1] = rank[i];
+            merged[i - 1] = merged[i];
+        }
+        n--;
+        for (size_t i = at ? at - 1 : 0; i <= at && i + 1 < n; i++) {
+            const struct slot *s = find(b, ids[i], ids[i + 1]);
+            rank[i] = s->rank;
+            merged[i] = s->merged;
+        }
+    }
+    return n;
 }
 
 static void heap_push(uint64_t *heap, size_t *n, uint64_t key)
@@ -149,33 +173,21 @@ static void consider(const struct sl_bpe *b, struct symbol *sym, uint32_t i, uin
     sym[i].rank = NONE;
     if (sym[i].next == NONE)
         return;
-    sym[i].rank = find(b, sym[i].id, sym[sym[i].next].id)->rank;
-    if (sym[i].rank != NONE)
-        heap_push(heap, n_heap, (uint64_t)sym[i].rank << 32 | i);
+    const struct slot *s = find(b, sym[i].id, sym[sym[i].next].id);
+    sym[i].rank = s->rank;
+    sym[i].merged = s->merged;
+    if (s->rank != NONE)
+        heap_push(heap, n_heap, (uint64_t)s->rank << 32 | i);
 }
 
-enum sl_err sl_bpe_encode(const struct sl_bpe *b, struct sl_bpe_work *w, const char *piece, size_t n,
-                          struct sl_id_list *out)
+static size_t merge_long(const struct sl_bpe *b, struct sl_bpe_work *w, uint32_t *ids, uint32_t n)
 {
-    if (n > INT32_MAX)
-        return SL_ETOOBIG;
-    enum sl_err e = reserve(w, n);
-    if (e)
-        return e;
     struct symbol *sym = w->symbols;
-    uint32_t n_sym = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t id = b->byte_ids[(uint8_t)piece[i]];
-        if (id == SL_BPE_NO_ID)
-            continue;
-        sym[n_sym] = (struct symbol){id, n_sym - 1, n_sym + 1, NONE}; /* 0 - 1 is NONE */
-        n_sym++;
-    }
-    if (n_sym == 0)
-        return SL_OK;
-    sym[n_sym - 1].next = NONE;
-    size_t n_heap = 0;
-    for (uint32_t i = 0; i + 1 < n_sym; i++)
+    for (uint32_t i = 0; i < n; i++)
+        sym[i] = (struct symbol){ids[i], i - 1, i + 1, NONE, NONE}; /* 0 - 1 is NONE */
+    sym[n - 1].next = NONE;
+    size_t n_heap = 0, left = 0;
+    for (uint32_t i = 0; i + 1 < n; i++)
         consider(b, sym, i, w->heap, &n_heap);
     while (n_heap) {
         uint64_t top = heap_pop(w->heap, &n_heap);
@@ -183,7 +195,7 @@ enum sl_err sl_bpe_encode(const struct sl_bpe *b, struct sl_bpe_work *w, const c
         if (sym[i].rank != rank)
             continue;
         uint32_t gone = sym[i].next;
-        sym[i].id = b->merged[rank];
+        sym[i].id = sym[i].merged;
         sym[i].next = sym[gone].next;
         sym[gone].rank = NONE;
         if (sym[i].next != NONE)
@@ -192,7 +204,21 @@ enum sl_err sl_bpe_encode(const struct sl_bpe *b, struct sl_bpe_work *w, const c
         if (sym[i].prev != NONE)
             consider(b, sym, sym[i].prev, w->heap, &n_heap);
     }
-    for (uint32_t i = 0; i != NONE && !e; i = sym[i].next) /* the first symbol is never merged away */
-        e = sl_id_list_add(out, sym[i].id);
+    for (uint32_t i = 0; i != NONE; i = sym[i].next) /* the first symbol is never merged away */
+        ids[left++] = sym[i].id;
+    return left;
+}
+
+enum sl_err sl_bpe_merge(const struct sl_bpe *b, struct sl_bpe_work *w, uint32_t *ids, size_t *n)
+{
+    if (*n <= SHORT) {
+        *n = merge_short(b, ids, *n);
+        return SL_OK;
+    }
+    if (*n > INT32_MAX)
+        return SL_ETOOBIG;
+    enum sl_err e = reserve(w, *n);
+    if (!e)
+        *n = merge_long(b, w, ids, (uint32_t)*n);
     return e;
 }

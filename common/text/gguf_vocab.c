@@ -8,21 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/text/pre_rules.h"
+
 #define ALIGN_SLACK 64 /* arena rounding per allocation */
-
-void sl_vocab_src_init(struct sl_vocab_src *v)
-{
-    *v = (struct sl_vocab_src){.bos_id = SL_VOCAB_NO_ID,
-                               .eos_id = SL_VOCAB_NO_ID,
-                               .eot_id = SL_VOCAB_NO_ID,
-                               .unk_id = SL_VOCAB_NO_ID};
-}
-
-void sl_vocab_src_fini(struct sl_vocab_src *v)
-{
-    sl_arena_free(v->arena);
-    sl_vocab_src_init(v);
-}
 
 static enum sl_err no_memory(const struct sl_gguf *g, struct sl_why *why)
 {
@@ -145,6 +133,26 @@ static enum sl_err copy_types(const struct sl_gguf *g, struct sl_vocab_src *v, s
     return SL_OK;
 }
 
+static enum sl_err copy_scores(const struct sl_gguf *g, struct sl_vocab_src *v, struct sl_why *why)
+{
+    struct sl_gguf_array a;
+    enum sl_err e = sl_gguf_array(g, "tokenizer.ggml.scores", &a, why);
+    if (e)
+        return e == SL_ENOTFOUND ? SL_OK : e;
+    if (a.n != v->n_tokens)
+        return sl_why_set(why, SL_EINVAL,
+                          "%s: tokenizer.ggml.scores has %llu entries for %u tokens; convert the model again",
+                          sl_gguf_path(g), (unsigned long long)a.n, v->n_tokens);
+    if (!(v->scores = sl_arena_alloc(v->arena, v->n_tokens * sizeof *v->scores + 1)))
+        return no_memory(g, why);
+    for (uint32_t i = 0; i < v->n_tokens; i++)
+        if (!sl_gguf_array_next_f32(&a, &v->scores[i]))
+            return sl_why_set(why, SL_EINVAL,
+                              "%s: tokenizer.ggml.scores is not a list of floats; convert the model again",
+                              sl_gguf_path(g));
+    return SL_OK;
+}
+
 static enum sl_err read_id(const struct sl_gguf *g, const char *key, uint32_t n_tokens, uint32_t *id,
                            struct sl_why *why)
 {
@@ -184,6 +192,8 @@ static enum sl_err read_vocab(const struct sl_gguf *g, struct sl_vocab_src *v, s
                       &v->tokens, &v->n_tokens, why);
     if (!e)
         e = copy_types(g, v, why);
+    if (!e)
+        e = copy_scores(g, v, why);
     if (!e) {
         e = copy_list(g, "tokenizer.ggml.merges", 2 * SL_VOCAB_MAX_TOKENS, 2 * SL_VOCAB_MAX_TOKEN_BYTES + 1,
                       v->arena, &v->merges, &v->n_merges, why);
@@ -198,8 +208,14 @@ static enum sl_err read_vocab(const struct sl_gguf *g, struct sl_vocab_src *v, s
         e = read_id(g, "tokenizer.ggml.eot_token_id", v->n_tokens, &v->eot_id, why);
     if (!e)
         e = read_id(g, "tokenizer.ggml.unknown_token_id", v->n_tokens, &v->unk_id, why);
+    bool spm = strcmp(v->model, "llama") == 0;
+    const struct sl_vocab_rules *rules = sl_pre_rules(v->pre);
+    v->add_bos = spm || (rules && rules->add_bos); /* where the file does not say */
+    v->add_space_prefix = spm;
     if (!e)
         e = read_flag(g, "tokenizer.ggml.add_bos_token", &v->add_bos, why);
+    if (!e)
+        e = read_flag(g, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix, why);
     if (!e)
         e = read_flag(g, "tokenizer.ggml.add_eos_token", &v->add_eos, why);
     if (!e)
@@ -215,8 +231,8 @@ enum sl_err sl_gguf_vocab_read(const struct sl_gguf *g, struct sl_vocab_src *src
     enum sl_err e = read_info(g, &facts, why);
     if (e)
         return e;
-    /* strings once, and the entries that describe them (16 bytes where the file has at least 8), and the
-     * types */
+    /* strings once, and the entries that describe them (16 bytes where the file has at least 8), types and
+     * scores */
     src->arena = sl_arena_new(4 * sl_gguf_file_bytes(g) + 16 * ALIGN_SLACK);
     e = read_vocab(g, src, why);
     if (e) {

@@ -6,14 +6,6 @@
 #include "common/base/gguf.h"
 #include "common/text/vocab.h"
 
-struct sl_model_info {
-    char architecture[64];
-    char name[256];          /* general.name, or the file's name without folder and .gguf */
-    uint32_t context_length; /* <architecture>.context_length; 0 when absent */
-    uint32_t n_vocab;        /* number of tokens */
-    size_t file_bytes;
-};
-
 /* Both outputs are filled on SL_OK (src to be finished with sl_vocab_src_fini; nothing points into the file)
  * and src is empty on error. Errors: those of sl_gguf_open(); SL_ENOTFOUND (no vocabulary in the file),
  * SL_EINVAL, SL_ETOOBIG. */

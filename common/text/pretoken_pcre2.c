@@ -1,94 +1,91 @@
-/* common/text/pretoken_pcre2.c - pre-tokenisers as regular expressions, one table row per name.
+/* common/text/pretoken_pcre2.c - cuts by regular expressions, one after the other.
  *
- * A rule is one or two stages. Each stage cuts what it gets into matches and the gaps between them, and both
- * go on to the next stage as texts of their own: a look-ahead does not see past a cut. That is how `smollm`
- * splits "a  1" into "a", two spaces, "1", where one joint expression would leave a space at the digit.
+ * Each cut takes what it gets apart into matches and the gaps between them and puts them together as its kind
+ * says; the pieces go on to the next cut as texts of their own: a look-ahead does not see past a cut. Pieces
+ * go all the way through one by one, so nothing is stored.
  *
- * \s is written out: with PCRE2_UCP it matches U+180E, which Unicode no longer counts as white space, and so
- * does no engine the models' own tokenizers were built with. The text is checked once by the caller, so every
- * match runs with PCRE2_NO_UTF_CHECK; without it each match would check the rest of the text again, which is
- * quadratic. */
+ * The text is checked once by the caller, so every match runs with PCRE2_NO_UTF_CHECK; without it each match
+ * would check the rest of the text again, which is quadratic. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "common/text/pretoken.h"
 
 #include <pcre2.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "common/base/mem.h"
+#include "common/text/pattern.h"
 
-#define MAX_STAGES 2
-
-/* inside a character class, without the brackets */
-#define WS "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-
-#define DIGITS "\\p{N}"
-#define GPT2                                                                                                 \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+"
-#define QWEN2                                                                                                \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS                              \
-    "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|[" WS "]+(?![^" WS "])|[" WS "]+"
-
-static const struct rule {
-    const char *name;
-    const char *stages[MAX_STAGES];
-} rules[] = {
-    {"gpt-2", {GPT2, NULL}},       {"mpt", {GPT2, NULL}},      {"smollm", {DIGITS, GPT2}},
-    {"starcoder", {DIGITS, GPT2}}, {"refact", {DIGITS, GPT2}}, {"qwen2", {QWEN2, NULL}},
+struct cut {
+    pcre2_code *re;
+    enum sl_cut_kind kind;
+    bool invert;
 };
 
 struct sl_pretoken {
-    pcre2_code *stages[MAX_STAGES];
-    unsigned n_stages;
+    struct cut cuts[SL_PRETOKEN_MAX_CUTS];
+    unsigned n_cuts;
 };
 
 struct walk {
     const struct sl_pretoken *p;
-    pcre2_match_data *match[MAX_STAGES];
+    pcre2_match_data *match[SL_PRETOKEN_MAX_CUTS];
     sl_piece_fn *fn;
     void *arg;
 };
 
-static enum sl_err unknown(const char *name, struct sl_why *why)
+static enum sl_err compile(const char *pattern, pcre2_code **out, struct sl_why *why)
 {
-    char list[256] = "";
-    size_t len = 0;
-    for (size_t i = 0; i < SL_COUNTOF(rules); i++)
-        len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", rules[i].name);
-    if (!name)
-        return sl_why_set(
+    struct sl_buf translated;
+    int code = 0;
+    uint32_t empty = 0;
+    PCRE2_SIZE at = 0;
+    char text[128] = "";
+    sl_buf_init(&translated, 8 * SL_PATTERN_MAX_BYTES);
+    enum sl_err e = sl_pattern_translate(pattern, strlen(pattern), &translated, why);
+    pcre2_code *re = NULL;
+    if (e)
+        goto end;
+    re = pcre2_compile((PCRE2_SPTR)(translated.data ? translated.data : ""), translated.len,
+                       PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+    if (!re) {
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
+        e = sl_why_set(why, SL_EUNSUPPORTED, "the pre-tokeniser's pattern \"%.200s\" does not compile: %s",
+                       pattern, text);
+        goto end;
+    }
+    if (pcre2_pattern_info(re, PCRE2_INFO_MATCHEMPTY, &empty) || empty) {
+        pcre2_code_free(re);
+        e = sl_why_set(
             why, SL_EUNSUPPORTED,
-            "the model file names no pre-tokeniser (tokenizer.ggml.pre); known: %s; convert it with a "
-            "current tool",
-            list);
-    return sl_why_set(why, SL_EUNSUPPORTED,
-                      "unknown pre-tokeniser \"%.64s\"; known: %s; use a model with one of these", name,
-                      list);
+            "the pre-tokeniser's pattern \"%.200s\" may match nothing at all, which is not supported",
+            pattern);
+        goto end;
+    }
+    /* Fails where memory may not be made executable (hardened units): then the interpreter runs, 5x slower.
+     */
+    (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE);
+    *out = re;
+end:
+    sl_buf_fini(&translated);
+    return e;
 }
 
-enum sl_err sl_pretoken_open(const char *name, struct sl_pretoken **out, struct sl_why *why)
+enum sl_err sl_pretoken_open(const struct sl_vocab_cut *cuts, size_t n_cuts, struct sl_pretoken **out,
+                             struct sl_why *why)
 {
-    const struct rule *rule = NULL;
-    for (size_t i = 0; i < SL_COUNTOF(rules) && name; i++)
-        if (strcmp(rules[i].name, name) == 0)
-            rule = &rules[i];
-    if (!rule)
-        return unknown(name, why);
+    if (n_cuts > SL_PRETOKEN_MAX_CUTS)
+        return sl_why_set(why, SL_ETOOBIG, "%zu pre-tokenisers in a row, at most %d are allowed", n_cuts,
+                          SL_PRETOKEN_MAX_CUTS);
     struct sl_pretoken *p = sl_xcalloc(1, sizeof *p);
-    while (p->n_stages < MAX_STAGES && rule->stages[p->n_stages]) {
-        int code = 0;
-        PCRE2_SIZE at = 0;
-        pcre2_code *re = pcre2_compile((PCRE2_SPTR)rule->stages[p->n_stages], PCRE2_ZERO_TERMINATED,
-                                       PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-        if (!re) {
+    for (size_t i = 0; i < n_cuts; i++) {
+        struct cut *c = &p->cuts[p->n_cuts];
+        enum sl_err e = compile(cuts[i].pattern, &c->re, why);
+        if (e) {
             sl_pretoken_close(p);
-            return sl_why_set(why, SL_EBUG, "pre-tokeniser %s does not compile (PCRE2 error %d at %zu)", name,
-                              code, (size_t)at);
+            return e;
         }
-        /* Fails where memory may not be made executable (hardened units): then the interpreter runs, 5x
-         * slower. */
-        (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE);
-        p->stages[p->n_stages++] = re;
+        c->kind = cuts[i].kind;
+        c->invert = cuts[i].invert;
+        p->n_cuts++;
     }
     *out = p;
     return SL_OK;
@@ -98,39 +95,92 @@ void sl_pretoken_close(struct sl_pretoken *p)
 {
     if (!p)
         return;
-    for (unsigned i = 0; i < p->n_stages; i++)
-        pcre2_code_free(p->stages[i]);
+    for (unsigned i = 0; i < p->n_cuts; i++)
+        pcre2_code_free(p->cuts[i].re);
     sl_free(p);
 }
 
-static enum sl_err split(const struct walk *w, unsigned stage, const char *text, size_t len)
+static enum sl_err split(const struct walk *w, unsigned cut, const char *text, size_t len);
+
+/* Puts matches and gaps together. What is held waits for its neighbour. */
+struct joiner {
+    const struct walk *w;
+    unsigned next; /* cut */
+    enum sl_cut_kind kind;
+    const char *held;
+    size_t n_held;
+    bool after_match; /* the last range was a match */
+};
+
+static enum sl_err hand_on(struct joiner *j)
+{
+    enum sl_err e = j->n_held ? split(j->w, j->next, j->held, j->n_held) : SL_OK;
+    j->n_held = 0;
+    return e;
+}
+
+/* Takes the next range, n > 0: neighbours in the text, in order. */
+static enum sl_err join(struct joiner *j, const char *range, size_t n, bool is_match)
+{
+    bool together = false;
+    switch (j->kind) {
+    case SL_CUT_ISOLATED:
+        break;
+    case SL_CUT_REMOVED:
+        if (is_match)
+            return SL_OK;
+        break;
+    case SL_CUT_CONTIGUOUS:
+        together = is_match == j->after_match;
+        break;
+    case SL_CUT_WITH_PREVIOUS:
+        together = is_match && !j->after_match;
+        break;
+    case SL_CUT_WITH_NEXT:
+        together = !is_match && j->after_match;
+        break;
+    }
+    enum sl_err e = SL_OK;
+    if (!together || j->n_held == 0) {
+        e = hand_on(j);
+        j->held = range;
+    }
+    j->n_held += n;
+    j->after_match = is_match;
+    return e;
+}
+
+static enum sl_err split(const struct walk *w, unsigned cut, const char *text, size_t len)
 {
     if (len == 0)
         return SL_OK;
-    if (stage == w->p->n_stages)
+    if (cut == w->p->n_cuts)
         return w->fn(w->arg, text, len);
-    size_t at = 0; /* everything before is handed on */
-    while (at < len) {
-        const pcre2_code *re = w->p->stages[stage];
-        pcre2_match_data *m = w->match[stage];
-        int rc = pcre2_match(re, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK, m, NULL);
+    const struct cut *c = &w->p->cuts[cut];
+    struct joiner j = {.w = w, .next = cut + 1, .kind = c->kind};
+    size_t at = 0; /* everything before is joined */
+    enum sl_err e = SL_OK;
+    while (at < len && !e) {
+        pcre2_match_data *m = w->match[cut];
+        int rc = pcre2_match(c->re, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK, m, NULL);
         if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-            rc = pcre2_match(re, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m, NULL);
+            rc = pcre2_match(c->re, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m, NULL);
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
         if (rc < 0)
             return rc == PCRE2_ERROR_NOMEMORY ? SL_ENOMEM : SL_ETOOBIG;
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m);
         size_t from = span[0], to = span[1];
-        SL_ASSERT(to > from); /* no rule matches nothing */
-        enum sl_err e = split(w, stage + 1, text + at, from - at);
+        SL_ASSERT(to > from); /* see compile() */
+        if (from > at)
+            e = join(&j, text + at, from - at, c->invert);
         if (!e)
-            e = split(w, stage + 1, text + from, to - from);
-        if (e)
-            return e;
+            e = join(&j, text + from, to - from, !c->invert);
         at = to;
     }
-    return split(w, stage + 1, text + at, len - at);
+    if (!e && at < len)
+        e = join(&j, text + at, len - at, c->invert);
+    return e ? e : hand_on(&j);
 }
 
 enum sl_err sl_pretoken_split(const struct sl_pretoken *p, const char *text, size_t len, sl_piece_fn *fn,
@@ -138,12 +188,12 @@ enum sl_err sl_pretoken_split(const struct sl_pretoken *p, const char *text, siz
 {
     struct walk w = {.p = p, .fn = fn, .arg = arg};
     enum sl_err e = SL_OK;
-    for (unsigned i = 0; i < p->n_stages; i++)
+    for (unsigned i = 0; i < p->n_cuts; i++)
         if (!(w.match[i] = pcre2_match_data_create(1, NULL)))
             e = SL_ENOMEM;
     if (!e)
         e = split(&w, 0, text, len);
-    for (unsigned i = 0; i < p->n_stages; i++)
+    for (unsigned i = 0; i < p->n_cuts; i++)
         pcre2_match_data_free(w.match[i]);
     return e;
 }

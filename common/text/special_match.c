@@ -1,8 +1,10 @@
 /* common/text/special_match.c - a byte trie with sibling lists.
  *
- * Vocabularies have up to some hundred such tokens with long common beginnings, so nodes are few and lists
- * short; a table of first bytes keeps ordinary text out of it. */
+ * Vocabularies have up to some thousand such tokens with long common beginnings, so lists are short; a table
+ * of first bytes keeps ordinary text out of it. */
 #include "common/text/special_match.h"
+
+#include <string.h>
 
 #include "common/base/mem.h"
 
@@ -18,6 +20,8 @@ struct sl_special {
     struct node *nodes;
     uint32_t n, cap;
     bool first[256];
+    unsigned n_first;
+    uint8_t only; /* the first byte, when all begin with the same */
 };
 
 static uint32_t add_node(struct sl_special *s, uint8_t byte)
@@ -67,7 +71,9 @@ void sl_special_add(struct sl_special *s, const char *text, size_t n, uint32_t i
     }
     if (s->nodes[at].id == NO_ID)
         s->nodes[at].id = id;
+    s->n_first += !s->first[(uint8_t)text[0]];
     s->first[(uint8_t)text[0]] = true;
+    s->only = (uint8_t)text[0];
 }
 
 bool sl_special_next(const struct sl_special *s, const char *text, size_t len, uint32_t *node, size_t *n,
@@ -89,7 +95,15 @@ bool sl_special_next(const struct sl_special *s, const char *text, size_t len, u
     return false;
 }
 
-bool sl_special_may_start(const struct sl_special *s, uint8_t byte)
+size_t sl_special_seek(const struct sl_special *s, const char *text, size_t len, size_t at)
 {
-    return s->first[byte];
+    if (s->n_first == 0 || at >= len)
+        return len;
+    if (s->n_first == 1) { /* nearly always "<" */
+        const char *hit = memchr(text + at, s->only, len - at);
+        return hit ? (size_t)(hit - text) : len;
+    }
+    while (at < len && !s->first[(uint8_t)text[at]])
+        at++;
+    return at;
 }

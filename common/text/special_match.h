@@ -17,7 +17,7 @@ void sl_special_add(struct sl_special *s, const char *text, size_t n, uint32_t i
  * token's id and length, false when there are no more. */
 bool sl_special_next(const struct sl_special *s, const char *text, size_t len, uint32_t *node, size_t *n,
                      uint32_t *id);
-/* False when no token begins with this byte. */
-bool sl_special_may_start(const struct sl_special *s, uint8_t byte);
+/* The first place from at on where a token may begin; len when there is none. */
+size_t sl_special_seek(const struct sl_special *s, const char *text, size_t len, size_t at);
 
 #endif

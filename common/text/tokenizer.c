@@ -1,280 +1,199 @@
-/* common/text/tokenizer.c - ties special tokens, pre-tokeniser and BPE together.
- *
- * The file's byte-level tokens are written in GPT-2's alphabet (one printable character per byte value); they
- * are turned into bytes once, here, and BPE works on token ids from then on. Control and user-defined tokens
- * are literal text.
+/* common/text/tokenizer.c - encode: special tokens, normaliser, pre-tokeniser and BPE tied together; decode.
  *
  * Special tokens are searched from left to right, the longest at each place that is allowed there
  * (leftmost-longest, as the reference does). Allowed: user-defined ones everywhere; control ones only with
  * SL_TOK_PARSE_SPECIAL and when no byte of the match is untrusted, so "<|im_" from a template and "start|>"
- * from a user do not make one together. */
+ * from a user do not make one together.
+ *
+ * A text says the same words again and again. So in a text that is not short each piece is looked up among
+ * the ones before it: a table remembers where a piece stood and which tokens came of it, and both are
+ * compared and copied where they are, in the text and in the result. It lives for one call; nothing is shared
+ * by threads. */
 #include "common/text/tokenizer.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/base/hashmap.h"
-#include "common/text/bpe.h"
+#include "common/base/digest.h"
 #include "common/text/detok.h"
-#include "common/text/pretoken.h"
-#include "common/text/special_match.h"
+#include "common/text/tokenizer_impl.h"
 #include "common/text/utf8.h"
 
-struct sl_tokenizer {
-    uint32_t n_vocab;
-    char *blob;     /* the pieces' bytes, one after the other */
-    size_t *at;     /* [n_vocab + 1] where each begins */
-    uint8_t *types; /* [n_vocab] */
-    size_t longest; /* bytes of the longest piece */
-    bool add_bos, add_eos;
-    uint32_t bos, eos;
-    uint32_t *eog;
-    size_t n_eog;
-    struct sl_hashmap *by_text; /* the file's text -> id + 1 */
-    struct sl_special *special;
-    struct sl_pretoken *pretoken;
-    struct sl_bpe *bpe;
+#define SEEN_MIN_BYTES 512 /* of text, below which remembering does not pay */
+#define SEEN_MAX_SLOTS (1u << 14)
+
+/* A piece that was encoded before. */
+struct seen {
+    uint32_t hash;
+    uint32_t n;          /* bytes; 0 = empty slot */
+    uint32_t at;         /* in encoding.base */
+    uint32_t ids, n_ids; /* in encoding.out */
 };
 
-/* Names under which models end a turn, whatever the file says about eos. */
-static const char *const eog_names[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>",      "<|eom_id|>",
-                                        "<|end|>",    "<|return|>",    "<|end_of_text|>", "<end_of_turn>",
-                                        "<EOT>",      "<eos>",         "<|endofturn|>"};
-
-/* --- GPT-2's byte alphabet: printable bytes stand for themselves, the others for U+0100 onwards in order ---
- */
-
-static bool byte_is_plain(unsigned b)
-{
-    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-}
-
-static uint32_t byte_to_char(unsigned b)
-{
-    if (byte_is_plain(b))
-        return b;
-    uint32_t n = 0;
-    for (unsigned i = 0; i < b; i++)
-        n += !byte_is_plain(i);
-    return 256 + n;
-}
-
-struct alphabet {
-    uint8_t byte_of[324]; /* character -> byte */
-    bool known[324];
-    char text[256][4]; /* byte -> UTF-8 */
-    uint8_t len[256];
+struct id_list {
+    uint32_t *ids;
+    size_t n, cap, max;
 };
-
-static void alphabet_init(struct alphabet *a)
-{
-    *a = (struct alphabet){0};
-    for (unsigned b = 0; b < 256; b++) {
-        uint32_t c = byte_to_char(b);
-        a->byte_of[c] = (uint8_t)b;
-        a->known[c] = true;
-        a->len[b] = (uint8_t)sl_utf8_encode(c, a->text[b]);
-    }
-}
-
-/* Writes the bytes a byte-level token stands for (never more than its text has); false when it is not in the
- * alphabet. */
-static bool to_bytes(const struct alphabet *a, struct sl_vocab_str s, char *out, size_t *n)
-{
-    *n = 0;
-    for (size_t i = 0; i < s.n;) {
-        uint32_t cp = 0;
-        size_t used = 0;
-        if (sl_utf8_next(s.p + i, s.n - i, &cp, &used) != SL_UTF8_VALID || cp >= SL_COUNTOF(a->known) ||
-            !a->known[cp])
-            return false;
-        out[(*n)++] = (char)a->byte_of[cp];
-        i += used;
-    }
-    return true;
-}
-
-/* --- open --- */
-
-static bool is_literal(unsigned type)
-{
-    return type == SL_TOKEN_CONTROL || type == SL_TOKEN_UNKNOWN || type == SL_TOKEN_USER_DEFINED;
-}
-
-static uint32_t find_text(const struct sl_tokenizer *t, const char *p, size_t n)
-{
-    uintptr_t v = (uintptr_t)sl_hashmap_get(t->by_text, p, n);
-    return v ? (uint32_t)(v - 1) : SL_VOCAB_NO_ID;
-}
-
-static enum sl_err add_tokens(struct sl_tokenizer *t, const struct sl_vocab_src *src,
-                              const struct alphabet *a, struct sl_why *why)
-{
-    size_t total = 0;
-    for (uint32_t i = 0; i < src->n_tokens; i++)
-        total += src->tokens[i].n;
-    t->blob = sl_try_alloc(total + 1);
-    if (!t->blob)
-        return sl_why_set(why, SL_ENOMEM, "no memory for a vocabulary of %zu bytes", total);
-    t->at = sl_xcalloc((size_t)src->n_tokens + 1, sizeof *t->at);
-    t->types = sl_xcalloc((size_t)src->n_tokens + 1, 1);
-    for (uint32_t i = 0; i < src->n_tokens; i++) {
-        struct sl_vocab_str s = src->tokens[i];
-        char *out = t->blob + t->at[i];
-        size_t n = 0;
-        t->types[i] = src->types ? src->types[i] : SL_TOKEN_NORMAL;
-        if (is_literal(t->types[i]) || !to_bytes(a, s, out, &n)) {
-            n = s.n;
-            if (n)
-                memcpy(out, s.p, n);
-        }
-        /* what is cut out of a text must leave whole characters on both sides */
-        if (is_literal(t->types[i]) && s.n && sl_utf8_valid_prefix(s.p, s.n) == s.n)
-            sl_special_add(t->special, s.p, s.n, i);
-        if (s.n && !sl_hashmap_get(t->by_text, s.p, s.n))
-            sl_hashmap_put(t->by_text, s.p, s.n, (void *)((uintptr_t)i + 1));
-        t->at[i + 1] = t->at[i] + n;
-        if (n > t->longest)
-            t->longest = n;
-    }
-    t->n_vocab = src->n_tokens;
-    return SL_OK;
-}
-
-static enum sl_err add_merges(struct sl_tokenizer *t, const struct sl_vocab_src *src,
-                              const struct alphabet *a, struct sl_why *why)
-{
-    uint32_t byte_ids[256];
-    for (unsigned b = 0; b < 256; b++)
-        byte_ids[b] = find_text(t, a->text[b], a->len[b]);
-    if (src->n_merges == 0)
-        return sl_why_set(
-            why, SL_EINVAL,
-            "the vocabulary has no merges, which byte-level BPE needs; convert the model again");
-    struct sl_bpe_merge *merges = sl_xcalloc(src->n_merges, sizeof *merges);
-    char *joined = sl_xalloc(2 * SL_VOCAB_MAX_TOKEN_BYTES + 2);
-    enum sl_err e = SL_OK;
-    for (uint32_t i = 0; i < src->n_merges && !e; i++) {
-        struct sl_vocab_str s = src->merges[i];
-        const char *space =
-            s.n > 2 && s.n <= 2 * SL_VOCAB_MAX_TOKEN_BYTES + 1 ? memchr(s.p + 1, ' ', s.n - 1) : NULL;
-        struct sl_bpe_merge *m = &merges[i];
-        *m = (struct sl_bpe_merge){SL_VOCAB_NO_ID, SL_VOCAB_NO_ID, SL_VOCAB_NO_ID};
-        if (space) {
-            size_t left = (size_t)(space - s.p), right = s.n - left - 1;
-            memcpy(joined, s.p, left);
-            memcpy(joined + left, space + 1, right);
-            m->left = find_text(t, s.p, left);
-            m->right = find_text(t, space + 1, right);
-            m->merged = find_text(t, joined, left + right);
-        }
-        if (m->left == SL_VOCAB_NO_ID || m->right == SL_VOCAB_NO_ID || m->merged == SL_VOCAB_NO_ID)
-            e = sl_why_set(
-                why, SL_EINVAL,
-                "merge %u is not two tokens of the vocabulary that make a third; convert the model again", i);
-    }
-    if (!e)
-        t->bpe = sl_bpe_new(byte_ids, merges, src->n_merges);
-    sl_free(joined);
-    sl_free(merges);
-    return e;
-}
-
-static int id_cmp(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void add_eog(struct sl_tokenizer *t, uint32_t id)
-{
-    if (id == SL_VOCAB_NO_ID || sl_tokenizer_is_eog(t, id))
-        return;
-    t->eog[t->n_eog++] = id;
-    qsort(t->eog, t->n_eog, sizeof *t->eog, id_cmp);
-}
-
-static enum sl_err fill(struct sl_tokenizer *t, const struct sl_vocab_src *src, struct sl_why *why)
-{
-    if (!src->model || strcmp(src->model, "gpt2") != 0)
-        return sl_why_set(
-            why, SL_EUNSUPPORTED,
-            "tokenizer model \"%.64s\" is not supported; expected gpt2 (byte-level BPE); use such a model",
-            src->model ? src->model : "");
-    if (src->n_tokens == 0 || src->n_tokens > SL_VOCAB_MAX_TOKENS)
-        return sl_why_set(why, SL_EINVAL, "the vocabulary has %u tokens, expected 1 to %u", src->n_tokens,
-                          SL_VOCAB_MAX_TOKENS);
-    const uint32_t given[] = {src->bos_id, src->eos_id, src->eot_id, src->unk_id};
-    for (size_t i = 0; i < SL_COUNTOF(given); i++)
-        if (given[i] != SL_VOCAB_NO_ID && given[i] >= src->n_tokens)
-            return sl_why_set(why, SL_EINVAL, "special token id %u, but there are only %u tokens", given[i],
-                              src->n_tokens);
-    enum sl_err e = sl_pretoken_open(src->pre, &t->pretoken, why);
-    if (e)
-        return e;
-    struct alphabet a;
-    alphabet_init(&a);
-    t->by_text = sl_hashmap_new();
-    t->special = sl_special_new();
-    e = add_tokens(t, src, &a, why);
-    if (!e)
-        e = add_merges(t, src, &a, why);
-    if (e)
-        return e;
-    t->bos = src->bos_id;
-    t->eos = src->eos_id;
-    t->add_bos = src->add_bos && src->bos_id != SL_VOCAB_NO_ID;
-    t->add_eos = src->add_eos && src->eos_id != SL_VOCAB_NO_ID;
-    t->eog = sl_xcalloc(SL_COUNTOF(eog_names) + 2, sizeof *t->eog);
-    add_eog(t, src->eos_id);
-    add_eog(t, src->eot_id);
-    for (size_t i = 0; i < SL_COUNTOF(eog_names); i++) {
-        uint32_t id = find_text(t, eog_names[i], strlen(eog_names[i]));
-        if (id != SL_VOCAB_NO_ID && is_literal(t->types[id]))
-            add_eog(t, id);
-    }
-    return SL_OK;
-}
-
-enum sl_err sl_tokenizer_open(const struct sl_vocab_src *src, struct sl_tokenizer **out, struct sl_why *why)
-{
-    struct sl_tokenizer *t = sl_xcalloc(1, sizeof *t);
-    enum sl_err e = fill(t, src, why);
-    if (e) {
-        sl_tokenizer_close(t);
-        return e;
-    }
-    *out = t;
-    return SL_OK;
-}
-
-void sl_tokenizer_close(struct sl_tokenizer *t)
-{
-    if (!t)
-        return;
-    sl_bpe_free(t->bpe);
-    sl_pretoken_close(t->pretoken);
-    sl_special_free(t->special);
-    sl_hashmap_free(t->by_text);
-    sl_free(t->eog);
-    sl_free(t->types);
-    sl_free(t->at);
-    sl_free(t->blob);
-    sl_free(t);
-}
-
-/* --- encode --- */
 
 struct encoding {
     const struct sl_tokenizer *t;
     struct sl_bpe_work work;
-    struct sl_id_list out;
+    struct sl_normal_work normal_work;
+    struct sl_buf normal; /* all stretches made ready, one after the other */
+    const char *base;     /* the text that pieces lie in */
+    struct id_list out;
+    struct seen *seen; /* [seen_mask + 1]; NULL: nothing is remembered */
+    uint32_t seen_mask;
 };
+
+static enum sl_err add_ids(struct id_list *l, const uint32_t *ids, size_t n)
+{
+    if (n > l->max - l->n)
+        return SL_ETOOBIG;
+    if (n > l->cap - l->n) {
+        l->cap = l->cap ? 2 * l->cap : 64;
+        if (l->cap < l->n + n)
+            l->cap = l->n + n;
+        l->ids = sl_xrealloc_array(l->ids, l->cap, sizeof *l->ids);
+    }
+    for (size_t i = 0; i < n; i++)
+        l->ids[l->n++] = ids[i];
+    return SL_OK;
+}
+
+static uint64_t load(const char *p, size_t n)
+{
+    uint64_t v = 0;
+    memcpy(&v, p, n);
+    return v;
+}
+
+/* Quick, for a table where a clash only costs time. */
+static uint32_t hash_piece(const char *p, size_t n)
+{
+    uint64_t a, b;
+    if (n > 16)
+        return (uint32_t)sl_digest64(p, n, 0);
+    if (n >= 8) {
+        a = load(p, 8);
+        b = load(p + n - 8, 8);
+    } else {
+        a = load(p, n);
+        b = 0;
+    }
+    a = (a ^ n) * 0x9E3779B97F4A7C15u;
+    b = (b + a) * 0xC2B2AE3D27D4EB4Fu; /* a prime of xxHash */
+    return (uint32_t)((a ^ b) >> 32);
+}
+
+/* Of each run of id from there on one stays. */
+static void fuse(struct id_list *l, size_t from, uint32_t id)
+{
+    size_t n = from;
+    for (size_t i = from; i < l->n; i++)
+        if (i == from || l->ids[i] != id || l->ids[i - 1] != id)
+            l->ids[n++] = l->ids[i];
+    l->n = n;
+}
+
+static enum sl_err encode_new(struct encoding *e, const char *piece, size_t n)
+{
+    const struct sl_tokenizer *t = e->t;
+    size_t from = e->out.n;
+    if (t->ignore_merges) {
+        uint32_t id = sl_token_by_text(t, piece, n);
+        if (id != SL_VOCAB_NO_ID && !sl_token_is_control(t->types[id]))
+            return add_ids(&e->out, &id, 1);
+    }
+    uint32_t *ids = sl_bpe_ids(&e->work, n);
+    if (!ids)
+        return SL_ENOMEM;
+    size_t n_ids = sl_alphabet_symbols(t->alphabet, piece, n, ids);
+    enum sl_err err = sl_bpe_merge(t->bpe, &e->work, ids, &n_ids);
+    for (size_t i = 0, end; i < n_ids && !err; i = end) {
+        for (end = i; end < n_ids && ids[end] < t->n_vocab; end++)
+            ;
+        err = add_ids(&e->out, ids + i, end - i);
+        if (!err && end < n_ids) {
+            uint32_t bytes[4];
+            err = add_ids(&e->out, bytes, sl_alphabet_emit(t->alphabet, ids[end++], bytes));
+        }
+    }
+    if (!err && t->fused != SL_VOCAB_NO_ID)
+        fuse(&e->out, from, t->fused);
+    return err;
+}
+
+/* What no merge can reach across from outside: a word, in most texts. */
+static enum sl_err encode_part(struct encoding *e, const char *piece, size_t n)
+{
+    if (!e->seen)
+        return encode_new(e, piece, n);
+    uint32_t hash = hash_piece(piece, n);
+    struct seen *s = &e->seen[hash & e->seen_mask];
+    if (s->hash == hash && s->n == n && memcmp(e->base + s->at, piece, n) == 0) {
+        size_t from = s->ids;
+        if (s->n_ids > e->out.max - e->out.n)
+            return SL_ETOOBIG;
+        for (uint32_t i = 0; i < s->n_ids; i++) {
+            enum sl_err err = add_ids(&e->out, &(uint32_t){e->out.ids[from + i]}, 1);
+            if (err)
+                return err;
+        }
+        return SL_OK;
+    }
+    size_t from = e->out.n;
+    enum sl_err err = encode_new(e, piece, n);
+    if (!err)
+        *s = (struct seen){hash, (uint32_t)n, (uint32_t)(piece - e->base), (uint32_t)from,
+                           (uint32_t)(e->out.n - from)};
+    return err;
+}
 
 static enum sl_err encode_piece(void *arg, const char *piece, size_t n)
 {
     struct encoding *e = arg;
-    return sl_bpe_encode(e->t->bpe, &e->work, piece, n, &e->out);
+    enum sl_err err = SL_OK;
+    if (e->t->byte_level || e->t->ignore_merges || e->t->fused != SL_VOCAB_NO_ID)
+        return encode_part(e, piece, n);
+    while (n && !err) {
+        size_t part = sl_alphabet_part(e->t->alphabet, piece, n);
+        err = encode_part(e, piece, part);
+        piece += part;
+        n -= part;
+    }
+    return err;
+}
+
+/* Text between special tokens. first: it is the beginning of the whole text. */
+static enum sl_err encode_stretch(struct encoding *e, const char *text, size_t n, bool first)
+{
+    const struct sl_tokenizer *t = e->t;
+    if (n == 0)
+        return SL_OK;
+    if (t->normal) {
+        size_t from = e->normal.len;
+        enum sl_err err = sl_normal_append(t->normal, &e->normal_work, text, n, first, &e->normal);
+        if (err)
+            return err;
+        e->base = e->normal.data;
+        text = e->base + from;
+        n = e->normal.len - from;
+    }
+    if (t->pretoken)
+        return sl_pretoken_split(t->pretoken, text, n, encode_piece, e);
+    return n ? encode_piece(e, text, n) : SL_OK;
+}
+
+static void remember(struct encoding *e, size_t text_bytes)
+{
+    if (text_bytes < SEEN_MIN_BYTES || text_bytes > UINT32_MAX / SL_NORMAL_MAX_GROWTH ||
+        e->out.max > UINT32_MAX)
+        return;
+    uint32_t slots = 64;
+    while (slots < SEEN_MAX_SLOTS && slots < text_bytes / 8)
+        slots *= 2;
+    e->seen = sl_xcalloc(slots, sizeof *e->seen);
+    e->seen_mask = slots - 1;
 }
 
 /* Copies text with U+FFFD for what is not UTF-8, and the spans with it. */
@@ -328,28 +247,73 @@ static uint32_t special_at(const struct sl_tokenizer *t, const struct sl_encode_
     return best;
 }
 
+static bool is_space(uint32_t cp)
+{
+    return (cp >= 9 && cp <= 13) || cp == 0x20 || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
+           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
+           cp == 0x3000;
+}
+
+/* Where the spaces that end at `at` begin, not before floor. */
+static size_t spaces_before(const char *text, size_t floor, size_t at)
+{
+    while (at > floor) {
+        size_t start = at - 1, used = 0;
+        uint32_t cp = 0;
+        while (start > floor && ((uint8_t)text[start] & 0xC0) == 0x80)
+            start--;
+        sl_utf8_next(text + start, at - start, &cp, &used);
+        if (!is_space(cp))
+            break;
+        at = start;
+    }
+    return at;
+}
+
+static size_t spaces_behind(const char *text, size_t len, size_t at)
+{
+    while (at < len) {
+        size_t used = 0;
+        uint32_t cp = 0;
+        sl_utf8_next(text + at, len - at, &cp, &used);
+        if (!is_space(cp))
+            break;
+        at += used;
+    }
+    return at;
+}
+
 static enum sl_err encode_text(struct encoding *e, const struct sl_encode_in *in)
 {
     const struct sl_tokenizer *t = e->t;
     size_t from = 0, span = 0, n = 0;
-    enum sl_err err;
-    for (size_t i = 0; i < in->len;) {
-        uint32_t id = SL_VOCAB_NO_ID;
-        if (sl_special_may_start(t->special, (uint8_t)in->text[i]))
-            id = special_at(t, in, i, &span, &n);
+    for (size_t i = sl_special_seek(t->special, in->text, in->len, 0); i < in->len;) {
+        uint32_t id = special_at(t, in, i, &span, &n);
         if (id == SL_VOCAB_NO_ID) {
-            i++;
+            i = sl_special_seek(t->special, in->text, in->len, i + 1);
             continue;
         }
-        err = sl_pretoken_split(t->pretoken, in->text + from, i - from, encode_piece, e);
+        unsigned strip = t->strips ? t->strips[id] : 0;
+        size_t to = strip & SL_STRIP_LEFT ? spaces_before(in->text, from, i) : i;
+        enum sl_err err = encode_stretch(e, in->text + from, to - from, from == 0);
         if (!err)
-            err = sl_id_list_add(&e->out, id);
+            err = add_ids(&e->out, &id, 1);
         if (err)
             return err;
         i += n;
+        if (strip & SL_STRIP_RIGHT)
+            i = spaces_behind(in->text, in->len, i);
         from = i;
+        i = sl_special_seek(t->special, in->text, in->len, i);
     }
-    return sl_pretoken_split(t->pretoken, in->text + from, in->len - from, encode_piece, e);
+    return encode_stretch(e, in->text + from, in->len - from, from == 0);
+}
+
+/* No token stands for more bytes, so this many cannot fit, however they are cut. */
+static bool cannot_fit(const struct sl_tokenizer *t, const struct sl_encode_in *in)
+{
+    return t->reach && in->max_tokens < SIZE_MAX / (t->reach + 1) &&
+           in->len > in->max_tokens * (t->reach + 1);
 }
 
 enum sl_err sl_tokenizer_encode(const struct sl_tokenizer *t, const struct sl_encode_in *in, uint32_t **ids,
@@ -361,12 +325,9 @@ enum sl_err sl_tokenizer_encode(const struct sl_tokenizer *t, const struct sl_en
         text.text = ""; /* may have been NULL */
     struct sl_spans spans = {0};
     char *repaired = NULL;
-    enum sl_err err = SL_OK;
+    enum sl_err err = cannot_fit(t, in) ? SL_ETOOBIG : SL_OK;
     if (!(in->flags & SL_TOK_PARSE_SPECIAL))
         text.n_untrusted = 0;
-    /* no token is longer, so this many bytes cannot fit, however they are cut */
-    if (in->max_tokens < SIZE_MAX / (t->longest + 1) && in->len > in->max_tokens * (t->longest + 1))
-        err = SL_ETOOBIG;
     if (!err && sl_utf8_valid_prefix(text.text, text.len) != text.len) {
         repaired = repair(&text, &text.len, &spans);
         if (!repaired)
@@ -375,12 +336,22 @@ enum sl_err sl_tokenizer_encode(const struct sl_tokenizer *t, const struct sl_en
         text.untrusted = spans.items;
         text.n_untrusted = spans.n;
     }
+    if (!err) {
+        e.base = text.text;
+        sl_buf_init(&e.normal, text.len < SIZE_MAX / SL_NORMAL_MAX_GROWTH / 4
+                                   ? (text.len + SL_NORMAL_MAX_BYTES) * SL_NORMAL_MAX_GROWTH
+                                   : SIZE_MAX);
+        remember(&e, text.len);
+    }
     if (!err && (text.flags & SL_TOK_ADD_SPECIAL) && t->add_bos)
-        err = sl_id_list_add(&e.out, t->bos);
+        err = add_ids(&e.out, &t->bos, 1);
     if (!err)
         err = encode_text(&e, &text);
     if (!err && (text.flags & SL_TOK_ADD_SPECIAL) && t->add_eos)
-        err = sl_id_list_add(&e.out, t->eos);
+        err = add_ids(&e.out, &t->eos, 1);
+    sl_free(e.seen);
+    sl_buf_fini(&e.normal);
+    sl_normal_work_fini(&e.normal_work);
     sl_bpe_work_fini(&e.work);
     sl_spans_fini(&spans);
     sl_free(repaired);
@@ -450,22 +421,20 @@ const char *sl_tokenizer_piece(const struct sl_tokenizer *t, uint32_t id, bool s
 
 uint32_t sl_tokenizer_find(const struct sl_tokenizer *t, const char *bytes, size_t n)
 {
-    uint32_t id = find_text(t, bytes, n);
-    if (id != SL_VOCAB_NO_ID && is_literal(t->types[id]))
+    uint32_t id = sl_token_by_text(t, bytes, n);
+    if (id != SL_VOCAB_NO_ID && (t->byte_level || sl_token_is_literal(t->types[id])))
         return id;
-    if (n == 0 || n > t->longest)
+    if (t->byte_level || n == 0 || n > SL_VOCAB_MAX_TOKEN_BYTES)
         return SL_VOCAB_NO_ID;
-    struct alphabet a;
-    alphabet_init(&a);
-    char *text = sl_xalloc(2 * n);
+    char text[3 * SL_VOCAB_MAX_TOKEN_BYTES];
     size_t len = 0;
     for (size_t i = 0; i < n; i++) {
-        uint8_t b = (uint8_t)bytes[i];
-        memcpy(text + len, a.text[b], a.len[b]);
-        len += a.len[b];
+        memcpy(text + len, bytes[i] == ' ' ? SL_VOCAB_SPACE : bytes + i, bytes[i] == ' ' ? 3 : 1);
+        len += bytes[i] == ' ' ? 3 : 1;
     }
-    id = find_text(t, text, len);
-    sl_free(text);
+    id = sl_token_by_text(t, text, len);
+    if (id == SL_VOCAB_NO_ID && n == 1)
+        id = sl_alphabet_byte(t->alphabet, (uint8_t)*bytes);
     return id;
 }
 
@@ -473,9 +442,15 @@ bool sl_tokenizer_decode(const struct sl_tokenizer *t, const uint32_t *ids, size
                          struct sl_buf *out)
 {
     struct sl_detok d;
+    bool begun = !t->leading_space; /* something of the text was seen */
     sl_detok_init(&d, t, specials);
-    for (size_t i = 0; i < n; i++)
-        if (!sl_detok_push(&d, ids[i], out))
+    for (size_t i = 0; i < n; i++) {
+        size_t len = 0;
+        const char *p = sl_tokenizer_piece(t, ids[i], specials, &len);
+        size_t skip = !begun && len && p[0] == ' ';
+        begun = begun || len;
+        if (!sl_detok_push_bytes(&d, p + skip, len - skip, out))
             return false;
+    }
     return sl_detok_end(&d, out);
 }

@@ -26,23 +26,48 @@ static struct sl_vocab_str *copy_list(struct sl_arena *arena, const json_t *list
     return out;
 }
 
-void text_fixture_tiny_vocab(const char *pre, struct sl_vocab_src *out)
+static json_t *load(const char *path)
 {
     json_error_t err;
-    json_t *j = json_load_file(SL_TEST_DATA "/golden/text/tiny_vocab.json", 0, &err);
+    json_t *j = json_load_file(path, 0, &err);
     if (!j)
-        fail_msg("tiny_vocab.json: %s", err.text);
+        fail_msg("%s: %s", path, err.text);
+    return j;
+}
+
+static void copy_scores(struct sl_vocab_src *out, const json_t *list)
+{
+    assert_int_equal(json_array_size(list), out->n_tokens);
+    out->scores = sl_arena_alloc(out->arena, out->n_tokens * sizeof *out->scores);
+    for (uint32_t i = 0; i < out->n_tokens; i++)
+        out->scores[i] = (float)json_number_value(json_array_get(list, i));
+}
+
+void text_fixture_tiny_vocab(const char *pre, struct sl_vocab_src *out)
+{
+    bool spm = pre && strncmp(pre, "spm", 3) == 0;
+    json_t *j =
+        load(spm ? SL_TEST_DATA "/golden/text/tiny_spm.json" : SL_TEST_DATA "/golden/text/tiny_vocab.json");
+    const json_t *odd = json_object_get(j, "odd"), *types = json_object_get(j, "types"), *lists = j;
+    if (spm && (strcmp(pre, "spm-odd") == 0 || strcmp(pre, "spm-unk") == 0))
+        lists = odd;
     sl_vocab_src_init(out);
     out->arena = sl_arena_new(4u << 20);
-    out->model = sl_arena_strndup(out->arena, "gpt2", 4);
+    out->model = sl_arena_strndup(out->arena, spm ? "llama" : "gpt2", spm ? 5 : 4);
     out->pre = pre ? sl_arena_strndup(out->arena, pre, strlen(pre)) : NULL;
-    out->tokens = copy_list(out->arena, json_object_get(j, "tokens"), &out->n_tokens);
-    out->merges = copy_list(out->arena, json_object_get(j, "merges"), &out->n_merges);
-    const json_t *types = json_object_get(j, "types");
+    out->tokens = copy_list(out->arena, json_object_get(lists, "tokens"), &out->n_tokens);
+    if (spm)
+        copy_scores(out, json_object_get(lists, "scores"));
+    else
+        out->merges = copy_list(out->arena, json_object_get(j, "merges"), &out->n_merges);
     assert_int_equal(json_array_size(types), out->n_tokens);
     out->types = sl_arena_alloc(out->arena, out->n_tokens);
-    for (uint32_t i = 0; i < out->n_tokens; i++)
+    for (uint32_t i = 0; i < out->n_tokens; i++) {
         out->types[i] = (uint8_t)json_integer_value(json_array_get(types, i));
+        if (out->types[i] == SL_TOKEN_BYTE && strcmp(pre, "spm-unk") == 0)
+            out->types[i] = SL_TOKEN_UNUSED;
+    }
+    out->add_space_prefix = spm && strcmp(pre, "spm") == 0;
     out->bos_id = (uint32_t)json_integer_value(json_object_get(j, "bos_id"));
     out->eos_id = (uint32_t)json_integer_value(json_object_get(j, "eos_id"));
     out->unk_id = (uint32_t)json_integer_value(json_object_get(j, "unk_id"));

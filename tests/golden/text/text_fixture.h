@@ -5,7 +5,10 @@
 #include <jansson.h>
 #include "common/text/vocab.h"
 
-/* tiny_vocab.json as a vocabulary with this pre-tokeniser; sl_vocab_src_fini. */
+/* A tiny vocabulary, as a model file would give it; sl_vocab_src_fini. pre: the pre-tokeniser of a byte-level
+ * one (tiny_vocab.json), or one of the SentencePiece kinds of tiny_spm.json: "spm" (a space in front),
+ * "spm-plain", "spm-odd" (shared scores, letters that are no tokens), "spm-unk" (the same without byte
+ * tokens). */
 void text_fixture_tiny_vocab(const char *pre, struct sl_vocab_src *out);
 
 /* Calls fn for every line of a JSON-lines file, failing the running test when one does not parse. Returns the

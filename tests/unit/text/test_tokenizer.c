@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "common/text/pretoken.h"
 #include "common/text/tokenizer.h"
 #include "tests/golden/text/text_fixture.h"
 #include "tests/support/support.h"
@@ -291,7 +290,7 @@ static void unusable_vocabularies_are_refused(void **state)
 {
     struct sl_vocab_src src;
     struct sl_vocab_str merge = {"a zz", 4}, odd = {"nospace", 7};
-    char spm[] = "llama";
+    char spm[] = "llama", strange[] = "unigram";
     (void)state;
     text_fixture_tiny_vocab("martian", &src);
     refuse(&src, SL_EUNSUPPORTED, "unknown pre-tokeniser \"martian\"; known: gpt-2, mpt, smollm");
@@ -299,7 +298,10 @@ static void unusable_vocabularies_are_refused(void **state)
     refuse(&src, SL_EUNSUPPORTED, "names no pre-tokeniser");
     text_fixture_tiny_vocab("smollm", &src);
     src.model = spm;
-    refuse(&src, SL_EUNSUPPORTED, "\"llama\" is not supported");
+    refuse(&src, SL_EINVAL, "no scores");
+    text_fixture_tiny_vocab("smollm", &src);
+    src.model = strange;
+    refuse(&src, SL_EUNSUPPORTED, "\"unigram\" is not supported");
     text_fixture_tiny_vocab("smollm", &src);
     src.n_merges = 0;
     refuse(&src, SL_EINVAL, "no merges");
@@ -317,31 +319,6 @@ static void unusable_vocabularies_are_refused(void **state)
     refuse(&src, SL_EINVAL, "0 tokens");
 }
 
-static enum sl_err count_piece(void *arg, const char *piece, size_t n)
-{
-    (void)piece;
-    (void)n;
-    ++*(size_t *)arg;
-    return SL_OK;
-}
-
-static void long_runs_are_one_piece_each(void **state)
-{
-    struct sl_pretoken *p = NULL;
-    const size_t n = 1u << 20;
-    char *text = sl_xalloc(n);
-    (void)state;
-    assert_int_equal(sl_pretoken_open("gpt-2", &p, NULL), SL_OK);
-    for (const char *c = "a !"; *c; c++) {
-        size_t pieces = 0;
-        memset(text, *c, n);
-        assert_int_equal(sl_pretoken_split(p, text, n, count_piece, &pieces), SL_OK);
-        assert_int_equal(pieces, 1);
-    }
-    sl_pretoken_close(p);
-    sl_free(text);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,7 +334,6 @@ int main(void)
         cmocka_unit_test(ends_of_generation_are_known),
         cmocka_unit_test(pieces_hide_control_tokens_unless_asked),
         cmocka_unit_test(unusable_vocabularies_are_refused),
-        cmocka_unit_test(long_runs_are_one_piece_each),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }
