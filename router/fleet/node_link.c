@@ -20,12 +20,6 @@ struct sl_node_link {
     struct sl_wire_client *client;
 };
 
-const char *sl_node_command_name(enum sl_node_command c)
-{
-    static const char *const names[] = {"submit", "prefill", "cancel", "drain", "stats", "resync"};
-    return (unsigned)c < SL_COUNTOF(names) ? names[c] : "?";
-}
-
 struct sl_node_calls *sl_node_calls_new(struct sl_queue *answers, uint32_t timeout_ms)
 {
     struct sl_node_calls *c = sl_xcalloc(1, sizeof *c);
@@ -44,11 +38,6 @@ void sl_node_calls_free(struct sl_node_calls *c)
         sl_free(call);
     sl_hashmap_free(c->by_tag);
     sl_free(c);
-}
-
-size_t sl_node_calls_len(const struct sl_node_calls *c)
-{
-    return sl_hashmap_len(c->by_tag);
 }
 
 bool sl_node_calls_take(struct sl_node_calls *c, uint64_t tag, struct sl_node_call *out)

@@ -16,7 +16,6 @@ enum sl_node_command {
     SL_CMD_STATS,
     SL_CMD_RESYNC
 };
-const char *sl_node_command_name(enum sl_node_command c);
 
 /* What a call was about; returned with its answer. */
 struct sl_node_call {
@@ -33,7 +32,6 @@ struct sl_node_call {
 struct sl_node_calls; /* opaque: calls in flight, of all nodes */
 struct sl_node_calls *sl_node_calls_new(struct sl_queue *answers, uint32_t timeout_ms);
 void sl_node_calls_free(struct sl_node_calls *c); /* calls left are forgotten */
-size_t sl_node_calls_len(const struct sl_node_calls *c);
 /* The call that an answer (kind SL_WIRE_ANSWER) belongs to; false when it is not known any more. */
 bool sl_node_calls_take(struct sl_node_calls *c, uint64_t tag, struct sl_node_call *out);
 

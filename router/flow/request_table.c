@@ -24,12 +24,6 @@ const char *sl_req_state_name(enum sl_req_state s)
     return (unsigned)s < SL_COUNTOF(names) ? names[s] : "?";
 }
 
-const char *sl_leg_state_name(enum sl_leg_state s)
-{
-    static const char *const names[] = {"none", "sent", "accepted", "done"};
-    return (unsigned)s < SL_COUNTOF(names) ? names[s] : "?";
-}
-
 struct sl_request_table *sl_request_table_new(void)
 {
     struct sl_request_table *t = sl_xcalloc(1, sizeof *t);

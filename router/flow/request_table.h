@@ -26,7 +26,6 @@ enum sl_leg_state {
     SL_LEG_ACCEPTED, /* the node said yes, or an event of it came */
     SL_LEG_DONE      /* its terminal message came, or its node is gone */
 };
-const char *sl_leg_state_name(enum sl_leg_state s);
 
 struct sl_leg {
     enum sl_leg_state state;
