@@ -261,6 +261,24 @@ static uint64_t side_length(const struct sl_model_conf *c, enum side side)
     return 0;
 }
 
+static enum sl_err type_check(const struct reader *r, const struct sl_gguf_tensor *t)
+{
+    if (sl_dtype_block((enum sl_dtype)t->type) != 0)
+        return SL_OK;
+    char list[160] = "";
+    size_t len = 0;
+    for (uint32_t id = 0; id <= SL_BF16; id++) {
+        if (sl_dtype_block((enum sl_dtype)id) != 0)
+            len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", len > 0 ? ", " : "",
+                                    sl_dtype_name((enum sl_dtype)id));
+    }
+    return sl_why_set(
+        r->why, SL_EUNSUPPORTED,
+        "%s: tensor %s has type %s, which is not supported; supported: %s; convert the model to "
+        "one of these",
+        sl_gguf_path(r->g), t->name, sl_ggml_type_info(t->type)->name, list);
+}
+
 static enum sl_err tensor_check(const struct reader *r, const char *name, const struct tensor_rule *rule)
 {
     const struct sl_gguf_tensor *t = sl_gguf_tensor_find(r->g, name);
@@ -281,7 +299,7 @@ static enum sl_err tensor_check(const struct reader *r, const char *name, const 
             sl_gguf_path(r->g), name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
             (unsigned long long)t->dims[2], (unsigned long long)t->dims[3], (unsigned long long)cols,
             (unsigned long long)rows);
-    enum sl_err e = sl_gguf_tensor_supported(r->g, t, r->why);
+    enum sl_err e = type_check(r, t);
     if (e != SL_OK)
         return e;
     bool vector = rule->rows == ONE;

@@ -13,6 +13,7 @@
 
 #define PROBE_ROWS      5
 #define PROBE_COLS      352 /* K: a multiple of a quantised block, and of no larger vector */
+#define PROBE_COLS_K    512 /* of the K types, with blocks of 256 */
 #define PROBE_OUT       72  /* N: a whole panel of the packed layouts and a rest */
 #define PROBE_POSITIONS (2 * SL_ATTN_BLOCK + 9)
 #define PROBE_PAGE      16
@@ -54,12 +55,13 @@ static void random_matrix(enum sl_dtype type, uint8_t *p, size_t n)
         return;
     }
     random_words(stream, (uint32_t *)(void *)p, n / sizeof(uint32_t));
-    size_t block = type == SL_F16 || type == SL_BF16 ? 2 : sl_dtype_row_bytes(type, 32);
-    size_t n_halves = type == SL_Q4_1 ? 2 : 1;
+    size_t block = sl_dtype_row_bytes(type, sl_dtype_block(type));
+    size_t n_halves = type == SL_Q4_1 || type == SL_Q5_1 || type == SL_Q4_K || type == SL_Q5_K ? 2 : 1;
+    size_t first = type == SL_Q6_K ? block - 2 : 0;
     for (size_t at = 0; at < n; at += block) {
         for (size_t i = 0; i < n_halves; i++) {
-            uint8_t *high =
-                p + at + 2 * i + 1; /* sign and mantissa stay; 2^-5 to 2^-3 in F16, 2^-3 to 2^-1 in BF16 */
+            /* sign and mantissa stay; 2^-5 to 2^-3 in F16, 2^-3 to 2^-1 in BF16 */
+            uint8_t *high = p + at + first + 2 * i + 1;
             *high = type == SL_BF16 ? (uint8_t)((*high & 0x80) | 0x3e) : (uint8_t)((*high & 0x87) | 0x28);
         }
     }
@@ -112,35 +114,36 @@ static void probe_type(struct probe *p, enum sl_dtype type)
 {
     const struct sl_backend_ops *ops = p->m->ops;
     struct sl_dev *dev = p->m->dev;
-    size_t bytes = PROBE_OUT * sl_dtype_row_bytes(type, PROBE_COLS);
+    const uint32_t cols = sl_dtype_block(type) == 256 ? PROBE_COLS_K : PROBE_COLS;
+    size_t bytes = PROBE_OUT * sl_dtype_row_bytes(type, cols);
     uint8_t *raw = sl_xalloc(bytes);
     random_matrix(type, raw, bytes);
-    struct sl_tensor_view view = {type, PROBE_OUT, PROBE_COLS, raw};
+    struct sl_tensor_view view = {type, PROBE_OUT, cols, raw};
     struct sl_weight *w = NULL;
     SL_ASSERT(ops->weight_pack(dev, &view, 1, &w, NULL) == SL_OK);
-    float *x = device_floats(p->m, 1, (size_t)PROBE_ROWS * 2 * PROBE_COLS);
-    float *norm = device_floats(p->m, 2, PROBE_COLS), *bias = device_floats(p->m, 3, PROBE_OUT);
+    float *x = device_floats(p->m, 1, (size_t)PROBE_ROWS * 2 * cols);
+    float *norm = device_floats(p->m, 2, cols), *bias = device_floats(p->m, 3, PROBE_OUT);
     float *y = device_floats(p->m, 4, (size_t)PROBE_ROWS * PROBE_OUT);
-    float *rows = device_floats(p->m, 5, (size_t)PROBE_ROWS * PROBE_COLS);
+    float *rows = device_floats(p->m, 5, (size_t)PROBE_ROWS * cols);
 
-    probe_linear(p, (struct sl_linear){.w = w}, x, PROBE_COLS, y);
+    probe_linear(p, (struct sl_linear){.w = w}, x, cols, y);
     probe_linear(p,
                  (struct sl_linear){
                      .w = w, .prologue = SL_PRO_RMSNORM, .norm_w = norm, .norm_eps = 1e-5f, .bias = bias},
-                 x, PROBE_COLS, y);
-    probe_linear(p, (struct sl_linear){.w = w, .prologue = SL_PRO_SWIGLU, .add = 1}, x, 2 * PROBE_COLS, y);
+                 x, cols, y);
+    probe_linear(p, (struct sl_linear){.w = w, .prologue = SL_PRO_SWIGLU, .add = 1}, x, 2 * cols, y);
     for (int32_t t = 0; t < PROBE_ROWS; t++) {
         int32_t token = t * 17 % PROBE_OUT;
         struct sl_batch b = {.n_rows = 1, .tokens = &token};
         ops->embed(dev, w, &b, rows);
-        digest_device(p, rows, PROBE_COLS);
+        digest_device(p, rows, cols);
     }
 
-    ops->buf_free(dev, x, (size_t)PROBE_ROWS * 2 * PROBE_COLS * sizeof *x);
-    ops->buf_free(dev, norm, PROBE_COLS * sizeof *norm);
+    ops->buf_free(dev, x, (size_t)PROBE_ROWS * 2 * cols * sizeof *x);
+    ops->buf_free(dev, norm, cols * sizeof *norm);
     ops->buf_free(dev, bias, PROBE_OUT * sizeof *bias);
     ops->buf_free(dev, y, (size_t)PROBE_ROWS * PROBE_OUT * sizeof *y);
-    ops->buf_free(dev, rows, (size_t)PROBE_ROWS * PROBE_COLS * sizeof *rows);
+    ops->buf_free(dev, rows, (size_t)PROBE_ROWS * cols * sizeof *rows);
     ops->weight_free(dev, w);
     sl_free(raw);
 }
@@ -181,7 +184,8 @@ static void probe_attention(struct probe *p)
 
 uint64_t sl_model_numerics_id(struct sl_model *m)
 {
-    static const enum sl_dtype types[] = {SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1};
+    static const enum sl_dtype types[] = {SL_F32,  SL_F16,  SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1,
+                                          SL_Q5_0, SL_Q5_1, SL_Q4_K, SL_Q5_K, SL_Q6_K};
     const uint32_t constants[] = {(uint32_t)m->kv_dtype, SL_ATTN_BLOCK, 1 /* tensor-parallel degree */};
     struct probe p = {
         .m = m, .digest = sl_digest64_new(0), .rows = m->max_rows < PROBE_ROWS ? m->max_rows : PROBE_ROWS};

@@ -240,9 +240,12 @@ static void tensors_that_do_not_fit_are_refused(void **state)
     m.overrides[1] = (struct sl_make_override){"0.attn_norm.weight", SL_Q8_0};
     m.n_overrides = 1;
     f = file_of(&m);
-    uint32_t q5_0 = 6; /* smaller than F32, so that the tensor still fits its place */
-    memcpy(find(f, "blk.0.attn_v.weight") + 19 + 4 + 16, &q5_0, sizeof q5_0);
-    expect(f, SL_EUNSUPPORTED, "Q5_0");
+    uint32_t q8_1 = 9; /* smaller than F32, so that the tensor still fits its place */
+    memcpy(find(f, "blk.0.attn_v.weight") + 19 + 4 + 16, &q8_1, sizeof q8_1);
+    expect(
+        f, SL_EUNSUPPORTED,
+        "attn_v.weight has type Q8_1, which is not supported; supported: F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, "
+        "Q8_0, Q4_K, Q5_K, Q6_K, BF16");
     m.n_overrides = 2;
     f = file_of(&m);
     expect(f, SL_EUNSUPPORTED, "blk.0.attn_norm.weight has type Q8_0; a vector must be F32, F16 or BF16");
