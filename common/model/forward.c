@@ -7,6 +7,7 @@
  *     x      = embed(tokens)                                [n_rows, d]
  *     per layer:
  *       qkv  = rmsnorm(x) Wqkv + b                          [n_rows, (heads + 2 kv heads) * head_dim]
+ *       norm the heads of q and k (qwen3)
  *       rotate q and k, put k and v into the batch's pages
  *       x   += attention(q, pages) Wo + b                   [n_rows, d]
  *       x   += swiglu(rmsnorm(x) Wgate_up) Wdown            [n_rows, d]
@@ -32,6 +33,8 @@ static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, co
                             .y = m->qkv.p,
                             .n_rows = b->n_rows};
     m->ops->linear(m->dev, &qkv);
+    if (m->conf.qk_norm)
+        sl_model_qk_norm(m, layer, b->n_rows);
     m->ops->rope_kv(m->dev, kv, layer, &m->conf.attn, b, m->qkv.p);
 }
 

@@ -1,8 +1,9 @@
 /* common/model/model_conf.c - from a GGUF file to struct sl_model_conf.
  *
- * An architecture is a row of a table: how it rotates and which biases it must have. The tensors are a table
- * as well; a tensor in the file that is in no table is refused, since a model that has it (a norm on q, an
- * expert) would silently compute something else without it. */
+ * An architecture is a row of a table: how it rotates, which biases it must have, whether it norms the heads
+ * of q and k (qk_norm.c). Mistral's files say llama. The tensors are a table as well; a tensor in the file
+ * that is in no table is refused, since a model that has it (a norm on q, an expert) would silently compute
+ * something else without it. */
 #include "common/model/model_conf.h"
 
 #include "common/base/mem.h"
@@ -24,16 +25,18 @@ struct arch {
     const char *name;
     enum sl_rope_layout rope_layout;
     bool qkv_bias; /* must be there; elsewhere they may */
+    bool qk_norm;  /* must be there, and only here */
 };
 
 static const struct arch archs[] = {
-    {"llama", SL_ROPE_PAIRS, false},
-    {"qwen2", SL_ROPE_HALVES, true},
+    {"llama", SL_ROPE_PAIRS, false, false},
+    {"qwen2", SL_ROPE_HALVES, true, false},
+    {"qwen3", SL_ROPE_HALVES, false, true},
 };
 
-enum side { ONE, D_MODEL, D_FF, N_VOCAB, Q_DIM, KV_DIM, ROPE_HALF };
+enum side { ONE, D_MODEL, D_FF, N_VOCAB, Q_DIM, KV_DIM, HEAD_DIM, ROPE_HALF };
 
-enum need { REQUIRED, OPTIONAL, QKV_BIAS };
+enum need { REQUIRED, OPTIONAL, QKV_BIAS, QK_NORM };
 
 struct tensor_rule {
     const char *name; /* after "blk.N." for those of a layer */
@@ -42,13 +45,14 @@ struct tensor_rule {
 };
 
 static const struct tensor_rule layer_rules[] = {
-    {"attn_norm.weight", D_MODEL, ONE, REQUIRED}, {"attn_q.weight", D_MODEL, Q_DIM, REQUIRED},
-    {"attn_k.weight", D_MODEL, KV_DIM, REQUIRED}, {"attn_v.weight", D_MODEL, KV_DIM, REQUIRED},
-    {"attn_q.bias", Q_DIM, ONE, QKV_BIAS},        {"attn_k.bias", KV_DIM, ONE, QKV_BIAS},
-    {"attn_v.bias", KV_DIM, ONE, QKV_BIAS},       {"attn_output.weight", Q_DIM, D_MODEL, REQUIRED},
-    {"attn_output.bias", D_MODEL, ONE, OPTIONAL}, {"ffn_norm.weight", D_MODEL, ONE, REQUIRED},
-    {"ffn_gate.weight", D_MODEL, D_FF, REQUIRED}, {"ffn_up.weight", D_MODEL, D_FF, REQUIRED},
-    {"ffn_down.weight", D_FF, D_MODEL, REQUIRED},
+    {"attn_norm.weight", D_MODEL, ONE, REQUIRED},   {"attn_q.weight", D_MODEL, Q_DIM, REQUIRED},
+    {"attn_k.weight", D_MODEL, KV_DIM, REQUIRED},   {"attn_v.weight", D_MODEL, KV_DIM, REQUIRED},
+    {"attn_q.bias", Q_DIM, ONE, QKV_BIAS},          {"attn_k.bias", KV_DIM, ONE, QKV_BIAS},
+    {"attn_v.bias", KV_DIM, ONE, QKV_BIAS},         {"attn_output.weight", Q_DIM, D_MODEL, REQUIRED},
+    {"attn_output.bias", D_MODEL, ONE, OPTIONAL},   {"ffn_norm.weight", D_MODEL, ONE, REQUIRED},
+    {"ffn_gate.weight", D_MODEL, D_FF, REQUIRED},   {"ffn_up.weight", D_MODEL, D_FF, REQUIRED},
+    {"ffn_down.weight", D_FF, D_MODEL, REQUIRED},   {"attn_q_norm.weight", HEAD_DIM, ONE, QK_NORM},
+    {"attn_k_norm.weight", HEAD_DIM, ONE, QK_NORM},
 };
 
 static const struct tensor_rule global_rules[] = {
@@ -144,6 +148,7 @@ static enum sl_err read_arch(struct reader *r)
                           sl_gguf_path(r->g), shown, known);
     }
     snprintf(r->c->arch, sizeof r->c->arch, "%s", r->arch->name);
+    r->c->qk_norm = r->arch->qk_norm;
     struct sl_gguf_str name = {"unnamed", 7};
     if (sl_gguf_str(r->g, "general.name", &s, NULL) == SL_OK)
         name = s;
@@ -208,6 +213,22 @@ static enum sl_err read_rope_scaling(const struct reader *r)
     return linear ? read_positive(r, "rope.scaling.factor", &r->c->rope_linear) : SL_OK;
 }
 
+/* No op attends to a window of positions. Within the window all is as without one, so the window is how long
+ * a sequence may be. */
+static enum sl_err read_window(const struct reader *r)
+{
+    char key[96];
+    if (!sl_gguf_has(r->g, arch_key(r, "attention.sliding_window", key)))
+        return SL_OK;
+    uint32_t window = 0;
+    enum sl_err e = sl_gguf_u32(r->g, key, &window, r->why);
+    if (e != SL_OK)
+        return sl_why_set(r->why, SL_EPARSE, "%s: key %s is not one whole number", sl_gguf_path(r->g), key);
+    if (window > 0 && window < r->c->context_length)
+        r->c->context_length = window;
+    return SL_OK;
+}
+
 static enum sl_err read_numbers(const struct reader *r)
 {
     struct sl_model_conf *c = r->c;
@@ -225,7 +246,7 @@ static enum sl_err read_numbers(const struct reader *r)
     }
     if ((e = read_positive(r, "attention.layer_norm_rms_epsilon", &c->rms_eps)) != SL_OK)
         return e;
-    if ((e = read_heads(r)) != SL_OK)
+    if ((e = read_heads(r)) != SL_OK || (e = read_window(r)) != SL_OK)
         return e;
     char key[96];
     uint32_t n_experts = 0;
@@ -255,6 +276,8 @@ static uint64_t side_length(const struct sl_model_conf *c, enum side side)
         return (uint64_t)a->n_heads * a->head_dim;
     case KV_DIM:
         return (uint64_t)a->n_kv_heads * a->head_dim;
+    case HEAD_DIM:
+        return a->head_dim;
     case ROPE_HALF:
         return a->rope_dim / 2;
     }
@@ -283,7 +306,8 @@ static enum sl_err tensor_check(const struct reader *r, const char *name, const 
 {
     const struct sl_gguf_tensor *t = sl_gguf_tensor_find(r->g, name);
     if (t == NULL) {
-        if (rule->need == OPTIONAL || (rule->need == QKV_BIAS && !r->arch->qkv_bias))
+        if (rule->need == OPTIONAL || (rule->need == QKV_BIAS && !r->arch->qkv_bias) ||
+            (rule->need == QK_NORM && !r->arch->qk_norm))
             return SL_OK;
         return sl_why_set(
             r->why, SL_EPARSE,
@@ -326,7 +350,7 @@ static bool tensor_known(const struct reader *r, const char *name)
     }
     for (size_t i = 0; i < n; i++) {
         if (strcmp(rules[i].name, name) == 0)
-            return true;
+            return rules[i].need != QK_NORM || r->arch->qk_norm;
     }
     return false;
 }

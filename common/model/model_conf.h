@@ -7,13 +7,15 @@
 #include "kernels/backend.h"
 
 struct sl_model_conf {
-    char arch[32]; /* "llama", "qwen2" */
+    char arch[32]; /* "llama", "qwen2", "qwen3" */
     char name[128];
-    uint32_t n_layers, d_model, d_ff, n_vocab, context_length;
+    uint32_t n_layers, d_model, d_ff, n_vocab;
+    uint32_t context_length; /* at most the sliding window, where the file names one */
     struct sl_attn_shape
         attn;          /* rope_factors points into the open file (in an open model: its own copy), or NULL */
     float rope_linear; /* positions are divided by it; 1 = off */
     float rms_eps;
+    bool qk_norm;         /* each head of q and k is normed before it is rotated */
     bool tied_embeddings; /* no output.weight: the head is the embedding table */
     /* Of the numbers above, the vocabulary (tokens, types, merges) and every tensor's name, shape, type and
      * bytes: equal files compute and mean the same. Descriptions and the chat template do not count. */

@@ -1,4 +1,4 @@
-/* common/model/model_impl.h - what model.c, forward.c and numerics.c share. */
+/* common/model/model_impl.h - what model.c, forward.c, qk_norm.c and numerics.c share. */
 #ifndef SLUICE_COMMON_MODEL_MODEL_IMPL_H
 #define SLUICE_COMMON_MODEL_MODEL_IMPL_H
 
@@ -23,7 +23,11 @@ struct sl_model {
     struct sl_vector attn;            /* [max_rows, n_heads * head_dim] */
     struct sl_vector gate_up;         /* [max_rows, 2 d_ff] */
     struct sl_batch_run *wanted_runs; /* [max_rows] host scratch of forward.c */
+    float *qkv_host;                  /* [max_rows, ..] as qkv, host scratch of qk_norm.c; or NULL */
     struct sl_vector logits;          /* [min(max_rows, SL_HEAD_ROWS), n_vocab] */
 };
+
+/* qk_norm.c: norms each head of q and k in the first n_rows of m->qkv. Only where conf.qk_norm. */
+void sl_model_qk_norm(struct sl_model *m, uint32_t layer, uint32_t n_rows);
 
 #endif

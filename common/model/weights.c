@@ -107,6 +107,17 @@ static enum sl_err upload(struct loader *l, int layer, const char *const *parts,
     return e;
 }
 
+/* A vector that stays on the host. */
+static float *host_vector(const struct loader *l, int layer, const char *part)
+{
+    const struct sl_gguf_tensor *t = layer_tensor(l, layer, part);
+    if (t == NULL)
+        return NULL;
+    float *v = sl_xalloc(t->dims[0] * sizeof *v);
+    sl_dequant_row((enum sl_dtype)t->type, t->data, t->dims[0], v);
+    return v;
+}
+
 static enum sl_err layer_load(struct loader *l, int layer)
 {
     static const char *const qkv[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
@@ -116,6 +127,8 @@ static enum sl_err layer_load(struct loader *l, int layer)
                                          "ffn_norm.weight", "attn_output.bias"};
     struct sl_layer_weights *w = &l->w->layers[layer];
     enum sl_err e;
+    w->q_norm = host_vector(l, layer, "attn_q_norm.weight");
+    w->k_norm = host_vector(l, layer, "attn_k_norm.weight");
     if ((e = pack(l, layer, qkv, 3, &w->qkv)) != SL_OK ||
         (e = pack(l, layer, &single[0], 1, &w->out)) != SL_OK ||
         (e = pack(l, layer, gate_up, 2, &w->gate_up)) != SL_OK ||
@@ -176,6 +189,8 @@ void sl_weights_free(struct sl_weights *w)
         vector_free(w, &l->ffn_norm);
         vector_free(w, &l->qkv_bias);
         vector_free(w, &l->out_bias);
+        sl_free(l->q_norm);
+        sl_free(l->k_norm);
     }
     if (w->ops != NULL) {
         if (w->head != w->embed)

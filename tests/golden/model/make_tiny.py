@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tiny_NAME.bin: logits of transformers in float32 for random models that sluice-make-model writes.
 
-    make_tiny.py build/bin/sluice-make-model tests/golden/model
+    make_tiny.py build/bin/sluice-make-model tests/golden/model [NAME...]
 
 The models are those of the table in test_tiny.c (same names, same options). Format, little endian:
 
@@ -33,13 +33,20 @@ MODELS = {
     "qwen2_untied_q8_0": "--arch qwen2 --type q8_0 --embed-type bf16 --untied --kv-heads 4 --seed 4",
     "llama_factors": "--type f16 --embed-type q4_0 --rope-factors --seed 5",
     "llama_linear": "--type f32 --embed-type f32 --rope-linear 4 --seed 6",
+    "llama_q5": "--type q5_0 --embed-type q5_1 --head-dim 32 --seed 8",
+    "llama_k": "--type q4_k --embed-type q6_k --override ffn_down.weight=q5_k --override 1.attn_v.weight=q6_k"
+               " --layers 2 --d-model 256 --head-dim 64 --ff 512 --seed 9",
+    "qwen3_f32": "--arch qwen3 --type f32 --embed-type f32 --head-dim 32 --seed 10",
+    "qwen3_q8_0": "--arch qwen3 --type q8_0 --embed-type q8_0 --untied --seed 11",
     "llama_long": "--type q4_1 --embed-type q8_0 --rope-theta 100000 --seed 7",
 }
 
 
 def main():
-    tool, out = sys.argv[1:]
+    tool, out, *names = sys.argv[1:]
     for name, options in MODELS.items():
+        if names and name not in names:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.gguf")
             subprocess.run([tool, "--out", path] + options.split(), check=True)

@@ -1,5 +1,5 @@
 /* Random tiny models against transformers in float32 (make_tiny.py): both rotary layouts, grouped heads,
- * biases, tied and untied heads, every weight type, rotary factors and linear scaling. */
+ * biases, norms on heads, tied and untied heads, every weight type, rotary factors and linear scaling. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -186,6 +186,47 @@ static void linear_rotary_scaling_matches_transformers(void **state)
     check("llama_linear", &m);
 }
 
+/* Every weight type of the files that is packed as another, and a stack of q, k, v that mixes types. */
+static void llama_with_wide_heads_in_q5_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_Q5_0, SL_Q5_1, 8);
+    m.head_dim = 32;
+    check("llama_q5", &m);
+}
+
+static void llama_in_k_types_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_Q4_K, SL_Q6_K, 9);
+    m.overrides[0] = (struct sl_make_override){"ffn_down.weight", SL_Q5_K};
+    m.overrides[1] = (struct sl_make_override){"1.attn_v.weight", SL_Q6_K};
+    m.n_overrides = 2;
+    m.n_layers = 2;
+    m.d_model = 256;
+    m.head_dim = 64;
+    m.d_ff = 512;
+    check("llama_k", &m);
+}
+
+static void qwen3_in_f32_with_wide_heads_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_F32, SL_F32, 10);
+    m.arch = "qwen3";
+    m.head_dim = 32;
+    check("qwen3_f32", &m);
+}
+
+static void qwen3_untied_in_q8_0_matches_transformers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny(SL_Q8_0, SL_Q8_0, 11);
+    m.arch = "qwen3";
+    m.tied = false;
+    check("qwen3_q8_0", &m);
+}
+
 /* Thousands of positions: many softmax blocks, large rotary angles. */
 static void long_context_matches_transformers(void **state)
 {
@@ -205,6 +246,10 @@ int main(void)
         cmocka_unit_test(qwen2_untied_in_q8_0_matches_transformers),
         cmocka_unit_test(rotary_factors_match_transformers),
         cmocka_unit_test(linear_rotary_scaling_matches_transformers),
+        cmocka_unit_test(llama_with_wide_heads_in_q5_matches_transformers),
+        cmocka_unit_test(llama_in_k_types_matches_transformers),
+        cmocka_unit_test(qwen3_in_f32_with_wide_heads_matches_transformers),
+        cmocka_unit_test(qwen3_untied_in_q8_0_matches_transformers),
         cmocka_unit_test(long_context_matches_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

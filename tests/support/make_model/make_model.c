@@ -108,6 +108,10 @@ static void layer_add(struct writer *w, uint32_t layer)
     matrix_add(w, NAME("attn_q.weight"), m->type, n_q, m->d_model, 1.6f);
     matrix_add(w, NAME("attn_k.weight"), m->type, n_kv, m->d_model, 1.6f);
     matrix_add(w, NAME("attn_v.weight"), m->type, n_kv, m->d_model, 1);
+    if (strcmp(m->arch, "qwen3") == 0) {
+        tensor_add(w, NAME("attn_q_norm.weight"), SL_F32, 1, m->head_dim, 1.6f, 0.2f);
+        tensor_add(w, NAME("attn_k_norm.weight"), SL_F32, 1, m->head_dim, 1.6f, 0.2f);
+    }
     if (strcmp(m->arch, "qwen2") == 0) {
         tensor_add(w, NAME("attn_q.bias"), SL_F32, 1, n_q, 0, 0.3f);
         tensor_add(w, NAME("attn_k.bias"), SL_F32, 1, n_kv, 0, 0.3f);
@@ -202,6 +206,11 @@ static void arch_kv(struct sl_buf *kv, uint64_t *n, const struct sl_make_model *
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", m->arch);
     sl_make_kv_f32(kv, key, 1e-5f);
     *n += 3 + SL_COUNTOF(numbers) + 2;
+    if (m->sliding_window > 0) {
+        snprintf(key, sizeof key, "%s.attention.sliding_window", m->arch);
+        sl_make_kv_u32(kv, key, m->sliding_window);
+        ++*n;
+    }
     if (m->rope_scaling == NULL)
         return;
     snprintf(key, sizeof key, "%s.rope.scaling.type", m->arch);
@@ -213,8 +222,9 @@ static void arch_kv(struct sl_buf *kv, uint64_t *n, const struct sl_make_model *
 
 static enum sl_err shape_check(const struct sl_make_model *m, struct sl_why *why)
 {
-    if (strcmp(m->arch, "llama") != 0 && strcmp(m->arch, "qwen2") != 0)
-        return sl_why_set(why, SL_EINVAL, "architecture %s is not known here; take llama or qwen2", m->arch);
+    if (strcmp(m->arch, "llama") != 0 && strcmp(m->arch, "qwen2") != 0 && strcmp(m->arch, "qwen3") != 0)
+        return sl_why_set(why, SL_EINVAL, "architecture %s is not known here; take llama, qwen2 or qwen3",
+                          m->arch);
     if (!sl_make_vocab_ok(m->n_vocab))
         return sl_why_set(why, SL_EINVAL, "a vocabulary of %u tokens cannot be made; take 259 to 400000",
                           m->n_vocab);

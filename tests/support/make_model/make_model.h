@@ -19,9 +19,10 @@ struct sl_make_override {
 };
 
 struct sl_make_model {
-    const char *arch; /* "llama", "qwen2" (has q, k, v biases) */
+    const char *arch; /* "llama", "qwen2" (q, k, v biases), "qwen3" (norms on the heads of q, k) */
     const char *name;
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, context_length;
+    uint32_t sliding_window; /* attention.sliding_window; 0 = no such key */
     float rope_theta;
     const char *rope_scaling; /* rope.scaling.type, "linear"; NULL = none */
     float rope_scaling_factor;

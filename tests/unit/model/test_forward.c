@@ -238,6 +238,15 @@ static void logits_of_bf16_qwen2_do_not_depend_on_the_schedule(void **state)
     model_is_exact(&m, SL_F16, false);
 }
 
+static void logits_of_q5_0_qwen3_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("qwen3", SL_Q5_0, SL_Q5_1);
+    m.arch = "qwen3";
+    m.head_dim = 40; /* no multiple of a vector */
+    model_is_exact(&m, SL_F16, true);
+}
+
 static void logits_of_f32_with_odd_sizes_do_not_depend_on_the_schedule(void **state)
 {
     (void)state;
@@ -293,6 +302,7 @@ int main(void)
         cmocka_unit_test(logits_of_q4_0_untied_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_q8_0_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_bf16_qwen2_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_q5_0_qwen3_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_f32_with_odd_sizes_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_mixed_types_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_with_other_tokens_before_differ),

@@ -152,7 +152,8 @@ static void file_of_another_kind_is_refused(void **state)
     struct sl_make_model m = tiny();
     struct file f = file_of(&m);
     memcpy(find(f, "general.architecture") + 20 + 4 + 8, "gl\nma", 5);
-    expect(f, SL_EUNSUPPORTED, "architecture \"gl?ma\", which is not supported yet; supported: llama, qwen2");
+    expect(f, SL_EUNSUPPORTED,
+           "architecture \"gl?ma\", which is not supported yet; supported: llama, qwen2, qwen3");
     f = file_of(&m);
     rename_to(f, "general.architecture", "general.architectura");
     expect(f, SL_EPARSE, "general.architecture");
@@ -271,6 +272,46 @@ static void qwen2_without_biases_is_refused(void **state)
     expect(f, SL_EPARSE, "no tensor blk.0.attn_k.bias");
 }
 
+static void norms_on_heads_are_for_qwen3_only(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny();
+    m.arch = "qwen3";
+    struct file f = file_of(&m);
+    struct sl_model_conf c;
+    struct sl_why why;
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_true(c.qk_norm && c.attn.rope_layout == SL_ROPE_HALVES);
+    rename_to(f, "blk.2.attn_k_norm.weight", "blk.2.attn_x_norm.weight");
+    expect(f, SL_EPARSE, "no tensor blk.2.attn_k_norm.weight");
+
+    f = file_of(&m);
+    for (size_t i = 0; i + 5 <= f.n; i++) {
+        if (memcmp(f.bytes + i, "qwen3", 5) == 0)
+            memcpy(f.bytes + i, "llama", 5);
+    }
+    expect(f, SL_EUNSUPPORTED, "has the tensor blk.0.attn_q_norm.weight, which the architecture llama");
+}
+
+static void sliding_window_bounds_the_context(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny();
+    m.sliding_window = 4096;
+    struct file f = file_of(&m);
+    struct sl_model_conf c;
+    struct sl_why why;
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_int_equal(c.context_length, 4096);
+    set_u32(f, "llama.attention.sliding_window", 1u << 20);
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_int_equal(c.context_length, m.context_length);
+    set_u32(f, "llama.attention.sliding_window", 0); /* none */
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_int_equal(c.context_length, m.context_length);
+    sl_free(f.bytes);
+}
+
 static void digest_follows_weights_and_vocabulary_only(void **state)
 {
     (void)state;
@@ -339,6 +380,8 @@ int main(void)
         cmocka_unit_test(mixture_of_experts_is_refused),
         cmocka_unit_test(tensors_that_do_not_fit_are_refused),
         cmocka_unit_test(qwen2_without_biases_is_refused),
+        cmocka_unit_test(norms_on_heads_are_for_qwen3_only),
+        cmocka_unit_test(sliding_window_bounds_the_context),
         cmocka_unit_test(digest_follows_weights_and_vocabulary_only),
         cmocka_unit_test(model_with_a_bad_file_does_not_open),
     };
