@@ -33,7 +33,6 @@ struct item {
     enum item_kind kind;
     struct sl_conn *conn;
     uint64_t token;
-    enum sl_err err;
     size_t header_len, payload_len;
     unsigned char header[SL_LINK_MAX_HEADER];
     unsigned char *payload;
@@ -51,7 +50,7 @@ struct sl_link {
     char address[64];
     int efd;
     struct sl_list inbox; /* struct item, under the mutex */
-    struct sl_list held;  /* ITEM_LANDED not released, under the mutex */
+    struct sl_list held;  /* ITEM_LANDED and ITEM_SENT not released, under the mutex */
     struct sl_list conns, dead_conns;
 };
 
@@ -229,7 +228,10 @@ static enum sl_err loop_send(struct sl_conn *c, const void *header, size_t heade
         if (!control) {
             struct item *it = item_new(ITEM_SENT, c);
             it->token = token;
-            put(c->link, it);
+            if (f == SL_LOOP_HOLD) /* the receiver has not fetched it yet */
+                sl_list_add_tail(&c->link->held, &it->node);
+            else
+                put(c->link, it);
         }
     }
     pthread_mutex_unlock(&mutex);
@@ -306,7 +308,7 @@ static void run_item(struct sl_link *l, struct item *it)
         l->events.on_received(l->arg, c, it->token, c->dead ? SL_EPEER : SL_OK);
         break;
     case ITEM_SENT:
-        l->events.on_sent(l->arg, c, it->token, it->err);
+        l->events.on_sent(l->arg, c, it->token, c->dead ? SL_EPEER : SL_OK);
         break;
     case ITEM_CLOSED:
         if (c->dead)

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* What happens to one message. CORRUPT flips a bit of the payload; CUT closes the connection instead of
- * delivering; HOLD announces it, and its bytes land only at sl_link_loop_release(). */
+ * delivering; HOLD announces it, and its bytes leave and land only at sl_link_loop_release(). */
 enum sl_loop_fault {
     SL_LOOP_DELIVER,
     SL_LOOP_DROP,

@@ -415,6 +415,39 @@ static void wild_answers_end_nothing(void **state)
     rig_close(&p);
 }
 
+/* A pair that does not match stays so: P does not knock again with every request. */
+static void a_refusal_is_kept_for_a_while(void **state)
+{
+    static const char text[] = "not\nwith you";
+    struct rig_node p;
+    struct raw_peer d;
+    struct sl_xfer_key k = rig_key("first", 1), again = rig_key("again", 1);
+    unsigned char payload[SL_KV_IDENTITY_BYTES + sizeof text];
+    (void)state;
+    rig_open(&p, &(struct rig_opts){.name = "p0"});
+    raw_open(&d, "loop", "d0", 7);
+    struct sl_xfer_peer to = raw_ref(&d);
+    assert_int_equal(sl_xfer_send_open(p.x, &k, &to, PT, RIG_DEADLINE_MS), SL_OK);
+    struct raw_message *m = raw_wait(&d, SL_KV_HELLO);
+    assert_true(m->h.value == 7);
+    raw_free(m);
+    sl_kv_hello_pack(&d.hello, payload);
+    memcpy(payload + SL_KV_IDENTITY_BYTES, text, sizeof text);
+    struct sl_kv_header h = {.type = SL_KV_HELLO_ACK};
+    raw_send(&d, &h, payload, sizeof payload);
+    struct sl_xfer_event s = rig_wait(&p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(s.err, SL_EMISMATCH);
+    assert_string_equal(s.why, "not?with you");
+    raw_wait_closed(&d);
+    assert_int_equal(sl_xfer_send_open(p.x, &again, &to, PT, RIG_DEADLINE_MS), SL_OK);
+    s = rig_wait(&p, SL_XFER_SEND_DONE, &again);
+    assert_string_equal(s.why, "not?with you");
+    raw_progress(&d, 1);
+    assert_null(d.conn);
+    raw_close(&d);
+    rig_close(&p);
+}
+
 static void a_silent_peer_is_cut_off(void **state)
 {
     struct rig_node d;
@@ -451,6 +484,7 @@ int main(void)
         cmocka_unit_test(announce_of_another_length_is_refused_in_words),
         cmocka_unit_test(too_many_announces_are_refused_not_forgotten),
         cmocka_unit_test(wild_answers_end_nothing),
+        cmocka_unit_test(a_refusal_is_kept_for_a_while),
         cmocka_unit_test(a_silent_peer_is_cut_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

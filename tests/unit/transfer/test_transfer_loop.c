@@ -175,11 +175,21 @@ static void digests_off_let_damage_through(void **state)
     pair_close_struck(&t);
 }
 
-/* Receives that are announced and have not landed when D gives up: its pages are D's only after they have
- * ended. */
-static void cancel_with_receives_pending_waits_for_them(void **state)
+/* A transfer without payloads, which are held in these tests. */
+static void pair_transfer_empty(struct xfer_pair *t)
 {
-    for (int how = 0; how < 3; how++) {
+    struct sl_xfer_key k = rig_key("empty", 1);
+    uint32_t p[1] = {40}, d[1] = {40};
+    pair_begin(t, &k, PT, d, 1);
+    assert_int_equal(sl_xfer_send_ready(t->p.x, &k, p, PT), SL_OK);
+    assert_int_equal(rig_wait(&t->d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    assert_int_equal(rig_wait(&t->p, SL_XFER_SEND_DONE, &k).err, SL_OK);
+}
+
+/* Payloads on their way when one side gives up: pages are their owners' only after these have ended. */
+static void giving_up_with_payloads_pending_waits_for_them(void **state)
+{
+    for (int how = 0; how < 4; how++) {
         struct strike s = {.fault = SL_LOOP_HOLD, .type = SL_KV_PAGES, .n = 1000};
         struct xfer_pair t;
         struct sl_xfer_key k = rig_key("pending", 1);
@@ -190,15 +200,18 @@ static void cancel_with_receives_pending_waits_for_them(void **state)
         for (uint64_t end = sl_now_ms() + RIG_WAIT_MS;
              sl_xfer_totals(t.p.x).pages_sent < 8 && sl_now_ms() < end;)
             usleep(1000);
-        if (how == 0) {
-            assert_int_equal(sl_xfer_recv_cancel(t.d.x, &k), SL_OK);
-            /* P hears at once; D waits */
-            assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_ECANCELED);
-            usleep(50000);
+        if (how == 0 || how == 3) {
+            enum sl_err d_err = how == 0 ? SL_ECANCELED : SL_EPEER;
+            if (how == 0)
+                assert_int_equal(sl_xfer_recv_cancel(t.d.x, &k), SL_OK);
+            else
+                assert_int_equal(sl_xfer_send_abort(t.p.x, &k, &t.d.peer, "enough"), SL_OK);
+            pair_transfer_empty(&t); /* both sides have read what the other said */
+            assert_false(rig_has(&t.p, SL_XFER_SEND_DONE, &k));
             assert_false(rig_has(&t.d, SL_XFER_RECV_DONE, &k));
-            assert_int_equal(sl_xfer_open_sessions(t.d.x), 1);
             sl_link_loop_release();
-            assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_ECANCELED);
+            assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_ECANCELED);
+            assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, d_err);
         } else if (how == 1) { /* late payloads are payloads all the same */
             usleep(20000);
             assert_false(rig_has(&t.d, SL_XFER_RECV_READY, &k));
@@ -342,7 +355,7 @@ int main(void)
         cmocka_unit_test(corrupt_commit_is_sent_again_once),
         cmocka_unit_test(corrupt_twice_ends_it_and_degrades_the_link),
         cmocka_unit_test(digests_off_let_damage_through),
-        cmocka_unit_test(cancel_with_receives_pending_waits_for_them),
+        cmocka_unit_test(giving_up_with_payloads_pending_waits_for_them),
         cmocka_unit_test(receives_that_never_land_are_cut_off),
         cmocka_unit_test(every_message_twice_changes_nothing),
         cmocka_unit_test(cut_at_every_message_ends_both_sides),

@@ -395,6 +395,7 @@ void case_peer_closes_in_the_middle(const char *transport)
         if (p_closes) {
             sl_xfer_close(t.p.x);
             t.p.x = NULL;
+            assert_false(rig_has(&t.p, SL_XFER_SEND_DONE, &k)); /* who closes needs no events */
             struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
             assert_int_equal(r.err, SL_EPEER);
             assert_true(r.n_tokens >= 3 * PT && r.n_tokens <= 39 * PT);
@@ -403,6 +404,7 @@ void case_peer_closes_in_the_middle(const char *transport)
         } else {
             sl_xfer_close(t.d.x);
             t.d.x = NULL;
+            assert_false(rig_has(&t.d, SL_XFER_RECV_DONE, &k));
             assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_EPEER);
             assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &waits).err, SL_EPEER);
             assert_int_equal(sl_xfer_open_sessions(t.p.x), 0);
@@ -432,6 +434,14 @@ void case_deadline_ends_both_sides(const char *transport)
     assert_int_equal(sl_xfer_recv_open(t.d.x, &slow, &t.p.peer, d, 4 * PT, 0, 300), SL_OK);
     assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &slow).err, SL_EDEADLINE);
     assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &slow).err, SL_ECANCELED);
+    /* the other way round: P's deadline is the shorter one, and it tells D */
+    slow.epoch++;
+    assert_int_equal(sl_xfer_recv_open(t.d.x, &slow, &t.p.peer, d, 4 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    assert_int_equal(sl_xfer_send_open(t.p.x, &slow, &t.d.peer, 4 * PT, 150), SL_OK);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &slow).err, SL_EDEADLINE);
+    r = rig_wait(&t.d, SL_XFER_RECV_DONE, &slow);
+    assert_int_equal(r.err, SL_EPEER);
+    assert_string_equal(r.why, "the deadline passed");
     pair_transfer(&t, "after", 1);
     pair_close(&t);
 }
