@@ -103,7 +103,7 @@ static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t n
     s->l[r] = fmaf(s->l[r], keep, sum_block(p));
     s->m[r] = m;
     for (uint32_t d = 0; d < hd; d++)
-        acc[d] *= keep;
+        acc[d] = bf16 ? sl_bf16_flush(acc[d] * keep) : acc[d] * keep;
     (bf16 ? add_values_bf16 : add_values_f32)(p, s->v, n, hd, acc);
 }
 

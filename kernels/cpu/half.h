@@ -55,16 +55,16 @@ static inline uint16_t sl_f32_to_bf16(float f)
     return (uint16_t)h;
 }
 
-/* x0 w0 + x1 w1 + acc as vdpbf16ps does it: the odd pair first, each an FMA, no subnormals anywhere. */
 static inline float sl_bf16_flush(float x)
 {
     return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
 }
 
+/* x0 w0 + x1 w1 + acc as vdpbf16ps does it: the odd pair first, each an FMA without subnormal results. None
+ * of the arguments may be subnormal: the instruction would take it as zero. */
 static inline float sl_bf16_dot2(float acc, float x0, float w0, float x1, float w1)
 {
-    acc = sl_bf16_flush(fmaf(sl_bf16_flush(x1), sl_bf16_flush(w1), sl_bf16_flush(acc)));
-    return sl_bf16_flush(fmaf(sl_bf16_flush(x0), sl_bf16_flush(w0), acc));
+    return sl_bf16_flush(fmaf(x0, w0, sl_bf16_flush(fmaf(x1, w1, acc))));
 }
 
 /* From memory of any alignment. */
