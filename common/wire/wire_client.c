@@ -220,7 +220,7 @@ enum sl_err sl_wire_client_open(const char *url, uint32_t n_contexts, uint32_t m
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
                          : sl_nng_dial(c->sock, url, why);
     if (err != SL_OK) {
-        nng_close(c->sock);
+        sl_nng_close(c->sock);
         client_free(c);
         return err;
     }
@@ -254,10 +254,10 @@ void sl_wire_client_close(struct sl_wire_client *c)
     pthread_mutex_lock(&c->lock);
     c->closing = true;
     pthread_mutex_unlock(&c->lock);
-    nng_close(c->sock);
     for (uint32_t i = 0; i < c->n_slots; i++)
         nng_aio_stop(c->slots[i].aio);
     nng_aio_stop(c->tick);
+    sl_nng_close(c->sock);
     /* no callback runs any more */
     end_calls(c, &c->undelivered);
     for (uint32_t i = 0; i < c->n_slots; i++) {
@@ -357,6 +357,6 @@ enum sl_err sl_wire_call_wait(const char *url, Sluice__Envelope *msg, uint32_t t
     }
     if (m)
         nng_msg_free(m);
-    nng_close(s);
+    sl_nng_close(s);
     return err;
 }

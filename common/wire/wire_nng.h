@@ -20,6 +20,10 @@ SL_MUST_CHECK enum sl_err sl_nng_listen(nng_socket s, const char *url, char **bo
 /* Dials without waiting; nng goes on trying. */
 SL_MUST_CHECK enum sl_err sl_nng_dial(nng_socket s, const char *url, struct sl_why *why);
 
+/* Closes within bounds. nng 1.5.2 now and then never returns from closing a socket whose dialer is connecting
+ * at that moment; such a socket is left to a thread of its own. Stop the aios that use the socket before. */
+void sl_nng_close(nng_socket s);
+
 /* of wire_server.c: answers with a refusal; in->internal becomes NULL */
 void sl_nng_server_drop(struct sl_wire_in *in);
 

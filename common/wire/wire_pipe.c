@@ -80,7 +80,7 @@ enum sl_err sl_wire_pull_open(const char *url, struct sl_queue *queue, uint64_t 
     enum sl_err err =
         rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url) : sl_nng_listen(p->sock, url, &p->url, why);
     if (err != SL_OK) {
-        nng_close(p->sock);
+        sl_nng_close(p->sock);
         nng_aio_free(p->aio);
         sl_free(p);
         return err;
@@ -94,8 +94,8 @@ void sl_wire_pull_close(struct sl_wire_pull *p)
 {
     if (!p)
         return;
-    nng_close(p->sock);
     nng_aio_stop(p->aio);
+    sl_nng_close(p->sock);
     nng_aio_free(p->aio);
     sl_wire_in_free(p->kept);
     sl_free(p->url);
@@ -164,7 +164,7 @@ enum sl_err sl_wire_push_open(const char *url, uint32_t max_waiting, struct sl_w
     enum sl_err err =
         rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url) : sl_nng_dial(p->sock, url, why);
     if (err != SL_OK) {
-        nng_close(p->sock);
+        sl_nng_close(p->sock);
         nng_aio_free(p->aio);
         sl_free(p);
         return err;
@@ -181,8 +181,8 @@ void sl_wire_push_close(struct sl_wire_push *p)
     pthread_mutex_lock(&p->lock);
     p->closing = true;
     pthread_mutex_unlock(&p->lock);
-    nng_close(p->sock);
     nng_aio_stop(p->aio);
+    sl_nng_close(p->sock);
     nng_aio_free(p->aio);
     for (; p->n; p->n--) {
         nng_msg_free(p->line[p->head]);

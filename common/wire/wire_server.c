@@ -162,7 +162,7 @@ enum sl_err sl_wire_server_open(const char *url, uint32_t n_contexts, struct sl_
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
                          : sl_nng_listen(s->sock, url, &s->url, why);
     if (err != SL_OK) {
-        nng_close(s->sock);
+        sl_nng_close(s->sock);
         unref(s);
         return err;
     }
@@ -179,9 +179,9 @@ void sl_wire_server_close(struct sl_wire_server *s)
     pthread_mutex_lock(&s->lock);
     s->closing = true;
     pthread_mutex_unlock(&s->lock);
-    nng_close(s->sock);
     for (uint32_t i = 0; i < s->n_contexts; i++)
         nng_aio_stop(s->contexts[i].aio);
+    sl_nng_close(s->sock);
     unref(s);
 }
 

@@ -9,11 +9,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 
 #define RECONNECT_MIN_MS 50
 #define RECONNECT_MAX_MS 500
+#define CLOSE_WAIT_S     2 /* a socket closes in milliseconds, or never */
 
 enum sl_err sl_nng_pack(Sluice__Envelope *e, nng_msg **out)
 {
@@ -66,17 +69,66 @@ void sl_wire_in_free(struct sl_wire_in *in)
     sl_free(in);
 }
 
-/* nng frees closed sockets in a thread of its own: its end waits for that, so that leak checkers see none of
- * it. */
-static void end_at_exit(void)
+/* Shared by the closing thread and the caller that may stop waiting for it: the last one frees it. */
+struct closing {
+    nng_socket socket;
+    pthread_mutex_t lock;
+    pthread_cond_t done_cond;
+    bool done, abandoned;
+};
+
+static void closing_free(struct closing *c)
 {
-    atexit(nng_fini);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->done_cond);
+    sl_free(c);
+}
+
+static void *close_socket(void *arg)
+{
+    struct closing *c = arg;
+    nng_close(c->socket);
+    pthread_mutex_lock(&c->lock);
+    c->done = true;
+    bool last = c->abandoned;
+    pthread_cond_signal(&c->done_cond);
+    pthread_mutex_unlock(&c->lock);
+    if (last)
+        closing_free(c);
+    return NULL;
+}
+
+void sl_nng_close(nng_socket s)
+{
+    struct closing *c = sl_xcalloc(1, sizeof *c);
+    pthread_t thread;
+    struct timespec until;
+    c->socket = s;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->done_cond, NULL);
+    if (pthread_create(&thread, NULL, close_socket, c) != 0) {
+        closing_free(c);
+        nng_close(s);
+        return;
+    }
+    pthread_detach(thread);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_WAIT_S;
+    pthread_mutex_lock(&c->lock);
+    int rv = 0;
+    while (!c->done && rv == 0)
+        rv = pthread_cond_timedwait(&c->done_cond, &c->lock, &until);
+    bool done = c->done;
+    c->abandoned = !done;
+    pthread_mutex_unlock(&c->lock);
+    if (done)
+        closing_free(c);
+    else
+        SL_WARN("a control socket did not close in time and is left behind waited_s=%d", CLOSE_WAIT_S);
 }
 
 void sl_nng_set_options(nng_socket s)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, end_at_exit);
     /* not every socket has every option: what is missing is not needed there */
     nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, SL_WIRE_MAX_BYTES);
     nng_socket_set_ms(s, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
