@@ -8,6 +8,8 @@
 /* Rows of logits on the device at a time: bounds the buffer (12 MB with 49152 tokens), wide enough for the
  * head's matrix. */
 #define SL_HEAD_ROWS 64u
+/* Rows that qk_norm.c has on the host at a time: they stay in the nearest caches on their way. */
+#define SL_QK_NORM_ROWS 16u
 
 struct sl_model {
     struct sl_model_conf conf;
@@ -23,7 +25,7 @@ struct sl_model {
     struct sl_vector attn;            /* [max_rows, n_heads * head_dim] */
     struct sl_vector gate_up;         /* [max_rows, 2 d_ff] */
     struct sl_batch_run *wanted_runs; /* [max_rows] host scratch of forward.c */
-    float *qkv_host;                  /* [max_rows, ..] as qkv, host scratch of qk_norm.c; or NULL */
+    float *qkv_host;                  /* [SL_QK_NORM_ROWS, ..] as qkv, host scratch of qk_norm.c; or NULL */
     struct sl_vector logits;          /* [min(max_rows, SL_HEAD_ROWS), n_vocab] */
 };
 
