@@ -1,6 +1,8 @@
 /* common/text/nfc.h - Unicode normalisation form C: combining characters are ordered and composed.
  *
- * Unicode 14 (nfc_table.h). Time linear in the text, whatever it holds. */
+ * With the tables of Hugging Face's tokenizers, which know Unicode up to about version 9 (nfc_table.h): the
+ * models' own tokenizers are followed, not the newest standard. Time linear in the text, whatever it holds.
+ */
 #ifndef SLUICE_COMMON_TEXT_NFC_H
 #define SLUICE_COMMON_TEXT_NFC_H
 

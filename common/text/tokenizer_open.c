@@ -214,7 +214,7 @@ static enum sl_err open_rules(struct sl_tokenizer *t, const struct sl_vocab_src 
     enum sl_err e = SL_OK;
     if (rules->n_norms) {
         e = sl_normal_open(rules->norms, rules->n_norms, &t->normal, why);
-        t->leading_space = !e && sl_normal_leads(t->normal);
+        t->leading_space = !e && strcmp(src->model, "gpt2") != 0 && sl_normal_leads(t->normal);
     }
     if (!e && rules->n_cuts)
         e = sl_pretoken_open(rules->cuts, rules->n_cuts, &t->pretoken, why);

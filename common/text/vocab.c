@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "common/text/gguf_vocab.h"
+#include "common/text/hf_vocab.h"
 
 void sl_vocab_src_init(struct sl_vocab_src *v)
 {
@@ -17,4 +18,12 @@ void sl_vocab_src_fini(struct sl_vocab_src *v)
 {
     sl_arena_free(v->arena);
     sl_vocab_src_init(v);
+}
+
+enum sl_err sl_vocab_load(const char *path, struct sl_vocab_src *src, struct sl_model_info *info,
+                          struct sl_why *why)
+{
+    struct stat st;
+    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return folder ? sl_hf_vocab_load(path, src, info, why) : sl_gguf_vocab_load(path, src, info, why);
 }

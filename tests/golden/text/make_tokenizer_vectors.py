@@ -288,7 +288,8 @@ def smollm2(path):
     write("smollm2_vectors.jsonl", vectors(make, ["smollm"], 250, 7))
 
 
-tiny()
-spm()
-if len(sys.argv) > 1:
-    smollm2(sys.argv[1])
+if __name__ == "__main__":
+    tiny()
+    spm()
+    if len(sys.argv) > 1:
+        smollm2(sys.argv[1])

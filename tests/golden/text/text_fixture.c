@@ -96,6 +96,72 @@ int text_fixture_lines(const char *path, text_fixture_line_fn *fn, void *arg)
     return n;
 }
 
+void text_fixture_check(const struct sl_tokenizer *t, const struct text_fixture_vector *v, const char *where,
+                        int number)
+{
+    const json_t *want = json_object_get(v->fields, "ids"), *decoded = json_object_get(v->fields, "decoded");
+    struct sl_encode_in in = {.text = v->text, .len = v->len, .flags = v->flags, .max_tokens = 100000};
+    struct sl_why why = {0};
+    const char *text = json_is_string(decoded) ? json_string_value(decoded) : v->text;
+    size_t len = json_is_string(decoded) ? json_string_length(decoded) : v->len, n = 0;
+    uint32_t *ids = NULL;
+    if (sl_tokenizer_encode(t, &in, &ids, &n, &why))
+        fail_msg("%s line %d: %s", where, number, why.text);
+    for (size_t i = 0; i < n || i < json_array_size(want); i++) {
+        json_int_t expected = i < json_array_size(want) ? json_integer_value(json_array_get(want, i)) : -1;
+        long long got = i < n ? (long long)ids[i] : -1;
+        if (got != expected)
+            fail_msg("%s line %d: \"%s\": token %zu is %lld, expected %lld", where, number, v->text, i, got,
+                     (long long)expected);
+    }
+    struct sl_buf out;
+    sl_buf_init(&out, SIZE_MAX);
+    assert_true(sl_tokenizer_decode(t, ids, n, v->flags & SL_TOK_PARSE_SPECIAL, &out));
+    if (!json_is_null(decoded) && (out.len != len || (len && memcmp(out.data, text, len) != 0)))
+        fail_msg("%s line %d: decoded to \"%s\", expected \"%s\"", where, number, out.data ? out.data : "",
+                 text);
+    sl_buf_fini(&out);
+    sl_free(ids);
+}
+
+/* Texts separated by a line; one line of ids for each in another file. */
+int text_fixture_llama_vectors(const struct sl_tokenizer *t, const char *name)
+{
+    const char *const mark = "\n__ggml_vocab_test__\n";
+    char *inp_path = sl_xasprintf(SL_SHARED_DATA "/fixtures/tokenizer/ggml-vocab-%s.gguf.inp", name),
+         *out_path = sl_xasprintf(SL_SHARED_DATA "/fixtures/tokenizer/ggml-vocab-%s.gguf.out", name);
+    char *inp = sl_test_read_file(inp_path, NULL), *out = sl_test_read_file(out_path, NULL), *line = out;
+    int number = 0;
+    for (char *text = inp, *end; text && line; text = end) {
+        end = strstr(text, mark);
+        size_t len = end ? (size_t)(end - text) : strlen(text);
+        if (end)
+            end += strlen(mark);
+        char *stop = strchr(line, '\n');
+        if (!stop)
+            break;
+        json_t *want = json_array(), *fields = json_pack("{s:o}", "ids", want);
+        for (char *at = line; at < stop;) {
+            char *after = at;
+            long v = strtol(at, &after, 10);
+            if (after == at || after > stop)
+                break;
+            json_array_append_new(want, json_integer(v));
+            at = after;
+        }
+        char *copy = sl_xstrndup(text, len);
+        text_fixture_check(t, &(struct text_fixture_vector){copy, len, 0, fields}, name, ++number);
+        sl_free(copy);
+        json_decref(fields);
+        line = stop + 1;
+    }
+    sl_free(inp);
+    sl_free(out);
+    sl_free(inp_path);
+    sl_free(out_path);
+    return number;
+}
+
 char *text_fixture_smollm2_path(void)
 {
     const char *given = getenv("SLUICE_TEST_MODEL"), *cache = getenv("XDG_CACHE_HOME"),
