@@ -31,7 +31,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rand.h"
-#include "common/text/gguf_vocab.h"
+#include "common/text/vocab.h"
 #include "router/api/api.h"
 
 #define LAST_BYTES_MS 2000u /* for error frames and answers after the flow has ended */
@@ -140,7 +140,7 @@ static enum sl_err open_model(struct router *r, struct sl_why *why)
         return sl_why_set(
             why, SL_ECONFIG,
             "no model is given; set model = FILE.gguf (or --model FILE.gguf) to the file the nodes serve");
-    enum sl_err err = sl_gguf_vocab_load(r->o.model, &r->vocab, &r->model, why);
+    enum sl_err err = sl_vocab_load(r->o.model, &r->vocab, &r->model, why);
     if (err)
         return err;
     err = sl_tokenizer_open(&r->vocab, &r->tokenizer, why);
