@@ -24,15 +24,14 @@
  * Segments exist so that a long context of few rows can be shared by the threads: partial results are
  * merged in the order of segments, and a prompt row does the same sums in one go. A tile is up to
  * SL_ATTN_QROWS query rows (tokens x heads of one KV head), so that a block of K and V is converted once
- * for all of them. Threads take tiles from a counter; the results do not depend on the tiling. */
+ * for all of them. Threads take tiles as they come; the results do not depend on the tiling. */
 #include "kernels/cpu/cpu_dev.h"
 
 #include <math.h>
-#include <stdatomic.h>
 
 #define SHARES_PER_THREAD 4u  /* a tile of more than one share of the work is split by segments */
 #define TILE_COST         16u /* rows that K and V of a tile cost to read */
-#define MERGE_ALONE       16u /* tokens of split runs that the caller merges without the pool */
+#define MERGE_TOKENS      8u  /* of a split run, merged by one thread */
 
 struct attn_job {
     struct sl_dev *d;
@@ -43,7 +42,7 @@ struct attn_job {
     const float *qkv;
     float *out;
     uint32_t layer, n_runs, group, n_items, items_at_once;
-    atomic_uint next;
+    uint32_t merged_run; /* in merge_tokens() */
 };
 
 static uint32_t n_tiles(const struct attn_job *j, uint32_t u)
@@ -160,17 +159,12 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
     j->d->isa->attn_tile(&t, &j->d->attn[worker]);
 }
 
-static void attention_worker(void *arg, unsigned worker, unsigned n_workers)
+static void attention_items(void *arg, uint32_t item, unsigned worker)
 {
-    (void)n_workers;
-    struct attn_job *j = arg;
-    for (;;) {
-        uint32_t i = atomic_fetch_add_explicit(&j->next, j->items_at_once, memory_order_relaxed);
-        for (uint32_t end = i + j->items_at_once; i < end && i < j->n_items; i++)
-            run_item(j, i, worker);
-        if (i >= j->n_items)
-            return;
-    }
+    const struct attn_job *j = arg;
+    uint32_t i = item * j->items_at_once;
+    for (uint32_t end = i + j->items_at_once; i < end && i < j->n_items; i++)
+        run_item(j, i, worker);
 }
 
 /* Adds the partials of query row r of a split run for one KV head in the order of segments. */
@@ -189,29 +183,24 @@ static void merge_row(const struct attn_job *j, uint32_t u, uint32_t r, uint32_t
     j->d->isa->attn_finish(total, l, hd, j->out + out_head * hd);
 }
 
-static void merge_worker(void *arg, unsigned worker, unsigned n_workers)
+static void merge_tokens(void *arg, uint32_t item, unsigned worker)
 {
     const struct attn_job *j = arg;
-    for (uint32_t u = 0; u < j->n_runs; u++) {
-        uint32_t n_rows = j->plan[u].partials ? j->runs[u].n_rows * j->group : 0;
-        for (uint32_t r = (uint32_t)((uint64_t)n_rows * worker / n_workers);
-             r < (uint32_t)((uint64_t)n_rows * (worker + 1) / n_workers); r++)
-            for (uint32_t head = 0; head < j->s->n_kv_heads; head++)
-                merge_row(j, u, r, head, j->d->attn[worker].total);
-    }
+    uint32_t u = j->merged_run, n_rows = j->runs[u].n_rows * j->group, r = item * MERGE_TOKENS * j->group;
+    for (uint32_t end = r + MERGE_TOKENS * j->group; r < end && r < n_rows; r++)
+        for (uint32_t head = 0; head < j->s->n_kv_heads; head++)
+            merge_row(j, u, r, head, j->d->attn[worker].total);
 }
 
 static void attend_runs(struct attn_job *j)
 {
-    uint32_t split = 0;
     plan_items(j);
-    sl_pool_run(j->d->pool, attention_worker, j);
+    sl_cpu_pool_run(j->d->pool, (j->n_items - 1) / j->items_at_once + 1, attention_items, j);
     for (uint32_t u = 0; u < j->n_runs; u++)
-        split += j->plan[u].partials ? j->runs[u].n_rows : 0;
-    if (split > MERGE_ALONE)
-        sl_pool_run(j->d->pool, merge_worker, j);
-    else if (split > 0)
-        merge_worker(j, 0, 1);
+        if (j->plan[u].partials) {
+            j->merged_run = u;
+            sl_cpu_pool_run(j->d->pool, (j->runs[u].n_rows - 1) / MERGE_TOKENS + 1, merge_tokens, j);
+        }
 }
 
 void sl_cpu_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,

@@ -18,7 +18,7 @@ enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa 
     d->isa = isa;
     d->n_threads = conf->n_threads ? conf->n_threads : 1;
     d->max_rows = conf->max_rows ? conf->max_rows : 1;
-    enum sl_err e = sl_pool_open(d->n_threads, conf->cpus, conf->n_cpus, &d->pool);
+    enum sl_err e = sl_cpu_pool_open(d->n_threads, conf->cpus, conf->n_cpus, &d->pool);
     if (e != SL_OK) {
         sl_free(d);
         return sl_why_set(
@@ -39,7 +39,7 @@ void sl_cpu_close(struct sl_dev *d)
 {
     if (!d)
         return;
-    sl_pool_close(d->pool);
+    sl_cpu_pool_close(d->pool);
     sl_huge_free(d->acts, d->acts_bytes);
     sl_huge_free(d->rows, d->rows_bytes);
     sl_huge_free(d->attn_mem, d->attn_mem_bytes);

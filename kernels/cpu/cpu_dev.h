@@ -8,8 +8,8 @@
 #define SLUICE_KERNELS_CPU_CPU_DEV_H
 
 #include "common/base/mem.h"
-#include "common/base/thread.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/cpu_pool.h"
 
 #define SL_PANEL      32u /* output columns of a packed panel */
 #define SL_QBLOCK     32u /* elements of a quantisation block */
@@ -142,7 +142,7 @@ extern const struct sl_cpu_isa sl_cpu_isa_portable;
 extern const struct sl_cpu_isa sl_cpu_isa_avx512;
 
 struct sl_dev {
-    struct sl_pool *pool;
+    struct sl_cpu_pool *pool;
     unsigned n_threads;
     uint32_t max_rows;
     const struct sl_cpu_isa *isa; /* NULL: reference */

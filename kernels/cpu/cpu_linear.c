@@ -2,17 +2,16 @@
  *
  * First the rows are brought, each alone, into the form the weight's type wants (prologue and quantisation
  * fused, one pass over a row in the nearest cache). Then the product is cut into items of a few panels by up
- * to ROW_CHUNK rows that the threads take from a counter: a thread that lost its core for a while takes
+ * to ROW_CHUNK rows that the threads take as they come: one that lost its core for a while takes
  * fewer. K is never cut, so nothing of this is seen in the result. ROW_CHUNK rows of activations stay in L2
  * while the panels pass by. */
 #include "kernels/cpu/cpu_dev.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #define ROW_CHUNK        64u
 #define ITEMS_PER_THREAD 8u
-#define SERIAL_ELEMENTS  6144u /* preparing fewer costs less than waking the pool: a microsecond or two */
+#define LEAST_ELEMENTS   2048u /* of an item of rows to prepare: less costs less than its hand-over */
 
 struct linear_job {
     struct sl_dev *d;
@@ -20,8 +19,7 @@ struct linear_job {
     uint32_t first_row, n_rows;
     struct sl_acts acts;
     float *f32; /* where acts.f is written; NULL when the rows are used where they are */
-    uint32_t panels_per_item, items_per_chunk, n_items;
-    atomic_uint next;
+    uint32_t rows_per_item, panels_per_item, items_per_chunk, n_items;
 };
 
 static size_t round_up(size_t n, size_t to)
@@ -97,13 +95,13 @@ static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
     }
 }
 
-static void prepare_worker(void *arg, unsigned worker, unsigned n_workers)
+static void prepare_item(void *arg, uint32_t item, unsigned worker)
 {
     const struct linear_job *j = arg;
     float *tmp = j->d->rows + worker * sl_cpu_row_floats(j->d->widest);
-    uint32_t r0 = (uint32_t)((uint64_t)j->n_rows * worker / n_workers);
-    uint32_t r1 = (uint32_t)((uint64_t)j->n_rows * (worker + 1) / n_workers);
-    for (uint32_t r = r0; r < r1; r++)
+    uint32_t r = item * j->rows_per_item,
+             end = j->n_rows - r < j->rows_per_item ? j->n_rows : r + j->rows_per_item;
+    for (; r < end; r++)
         prepare_row(j, r, tmp);
 }
 
@@ -111,28 +109,22 @@ static void prepare(struct linear_job *j)
 {
     if (j->acts.f && !j->f32)
         return; /* the rows are used where they are */
-    if ((uint64_t)j->n_rows * j->a->w->n_cols <= SERIAL_ELEMENTS)
-        prepare_worker(j, 0, 1);
-    else
-        sl_pool_run(j->d->pool, prepare_worker, j);
+    uint32_t want = j->d->n_threads * ITEMS_PER_THREAD, least = (LEAST_ELEMENTS - 1) / j->a->w->n_cols + 1;
+    j->rows_per_item = j->n_rows / want > least ? j->n_rows / want : least;
+    sl_cpu_pool_run(j->d->pool, (j->n_rows - 1) / j->rows_per_item + 1, prepare_item, j);
 }
 
-static void product_worker(void *arg, unsigned worker, unsigned n_workers)
+static void product_item(void *arg, uint32_t i, unsigned worker)
 {
-    (void)worker, (void)n_workers;
-    struct linear_job *j = arg;
+    (void)worker;
+    const struct linear_job *j = arg;
     const struct sl_weight *w = j->a->w;
     struct sl_store to = {j->a->y + (size_t)j->first_row * w->n_rows, w->n_rows, j->a->bias, j->a->add};
-    for (;;) {
-        uint32_t i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        if (i >= j->n_items)
-            return;
-        uint32_t r0 = i / j->items_per_chunk * ROW_CHUNK, p0 = i % j->items_per_chunk * j->panels_per_item;
-        uint32_t r1 = j->n_rows - r0 < ROW_CHUNK ? j->n_rows : r0 + ROW_CHUNK;
-        uint32_t p1 = w->n_panels - p0 < j->panels_per_item ? w->n_panels : p0 + j->panels_per_item;
-        for (uint32_t p = p0; p < p1; p++)
-            j->d->isa->panel(w, p, &j->acts, r0, r1, &to);
-    }
+    uint32_t r0 = i / j->items_per_chunk * ROW_CHUNK, p0 = i % j->items_per_chunk * j->panels_per_item;
+    uint32_t r1 = j->n_rows - r0 < ROW_CHUNK ? j->n_rows : r0 + ROW_CHUNK;
+    uint32_t p1 = w->n_panels - p0 < j->panels_per_item ? w->n_panels : p0 + j->panels_per_item;
+    for (uint32_t p = p0; p < p1; p++)
+        j->d->isa->panel(w, p, &j->acts, r0, r1, &to);
 }
 
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a)
@@ -146,6 +138,6 @@ void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a)
         j.panels_per_item = a->w->n_panels > want ? a->w->n_panels / want : 1;
         j.items_per_chunk = (a->w->n_panels + j.panels_per_item - 1) / j.panels_per_item;
         j.n_items = j.items_per_chunk * ((j.n_rows + ROW_CHUNK - 1) / ROW_CHUNK);
-        sl_pool_run(d->pool, product_worker, &j);
+        sl_cpu_pool_run(d->pool, j.n_items, product_item, &j);
     }
 }

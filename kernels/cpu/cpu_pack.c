@@ -9,6 +9,8 @@
 #include <string.h>
 #include "kernels/cpu/half.h"
 
+#define MAX_ROWS (SL_CPU_POOL_MAX_ITEMS * 32u) /* a panel is an item of the pool */
+
 static uint32_t block_bytes(enum sl_dtype type)
 {
     switch (type) {
@@ -197,9 +199,9 @@ static enum sl_err check_views(const struct sl_tensor_view *v, size_t n, uint64_
                 "one type for them.",
                 sl_dtype_name(v[0].type), (unsigned long long)v[0].n_cols, sl_dtype_name(v[i].type),
                 (unsigned long long)v[i].n_cols);
-        if (v[i].n_rows > UINT32_MAX / 2 - rows)
+        if (v[i].n_rows > MAX_ROWS - rows)
             return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.",
-                              UINT32_MAX / 2);
+                              MAX_ROWS);
         rows += v[i].n_rows;
     }
     if (sl_dtype_row_bytes(v[0].type, v[0].n_cols) == 0 || v[0].n_cols > 1u << 24 || rows == 0)
@@ -230,28 +232,26 @@ static const uint8_t *file_row(const struct pack_job *j, uint64_t r)
     return (const uint8_t *)j->views[i].data + r * sl_dtype_row_bytes(j->type, j->w->n_cols);
 }
 
-static void pack_worker(void *arg, unsigned worker, unsigned n_workers)
+static void pack_panel(void *arg, uint32_t p, unsigned worker)
 {
     const struct pack_job *j = arg;
     struct sl_weight *w = j->w;
     float *row = j->rows ? j->rows + (size_t)worker * 2 * w->n_cols : NULL;
-    for (uint32_t p = worker; p < w->n_panels; p += n_workers) {
-        uint32_t end = (p + 1) * SL_PANEL < w->n_rows ? (p + 1) * SL_PANEL : w->n_rows;
-        for (uint32_t r = p * SL_PANEL; r < end; r++) {
-            const uint8_t *file = file_row(j, r);
-            if (!w->plain) {
-                if (j->type != w->type) {
-                    recode_row(j->type, file, w->n_cols, row, (uint8_t *)(row + w->n_cols));
-                    file = (const uint8_t *)(row + w->n_cols);
-                }
-                put_row(w, r, file);
-                continue;
+    uint32_t end = (p + 1) * SL_PANEL < w->n_rows ? (p + 1) * SL_PANEL : w->n_rows;
+    for (uint32_t r = p * SL_PANEL; r < end; r++) {
+        const uint8_t *file = file_row(j, r);
+        if (!w->plain) {
+            if (j->type != w->type) {
+                recode_row(j->type, file, w->n_cols, row, (uint8_t *)(row + w->n_cols));
+                file = (const uint8_t *)(row + w->n_cols);
             }
-            float *to = w->plain + (size_t)p * w->n_cols * SL_PANEL;
-            sl_dequant_row(j->type, file, w->n_cols, row);
-            for (uint32_t k = 0; k < w->n_cols; k++)
-                to[(size_t)k * SL_PANEL + r % SL_PANEL] = row[k];
+            put_row(w, r, file);
+            continue;
         }
+        float *to = w->plain + (size_t)p * w->n_cols * SL_PANEL;
+        sl_dequant_row(j->type, file, w->n_cols, row);
+        for (uint32_t k = 0; k < w->n_cols; k++)
+            to[(size_t)k * SL_PANEL + r % SL_PANEL] = row[k];
     }
 }
 
@@ -286,7 +286,7 @@ enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *vi
     else
         w->plain = (float *)mem;
     struct pack_job job = {w, views, n, views[0].type, rows};
-    sl_pool_run(d->pool, pack_worker, &job);
+    sl_cpu_pool_run(d->pool, w->n_panels, pack_panel, &job);
     sl_free(rows);
     *out = w;
     return SL_OK;

@@ -7,8 +7,8 @@
 
 #include <math.h>
 
-#define LN2           0x1.62e42fefa39efp-1
-#define PARALLEL_ROWS 8u /* fewer are rotated by the caller alone */
+#define LN2       0x1.62e42fefa39efp-1
+#define ITEM_ROWS 8u
 
 /* Natural logarithm: x = m 2^e with m in [sqrt(1/2), sqrt(2)], ln m = 2 atanh((m - 1) / (m + 1)). */
 static double ln(double x)
@@ -72,12 +72,11 @@ static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, u
                       sl_kv_at(j->kv, run, j->layer, h / s->n_kv_heads, h % s->n_kv_heads, pos));
 }
 
-static void rope_worker(void *arg, unsigned worker, unsigned n_workers)
+static void rope_item(void *arg, uint32_t item, unsigned worker)
 {
     const struct rope_job *j = arg;
     float *angles = j->d->rope_angles + (size_t)worker * SL_ROPE_MAX;
-    uint32_t r0 = (uint32_t)((uint64_t)j->b->n_rows * worker / n_workers);
-    uint32_t r1 = (uint32_t)((uint64_t)j->b->n_rows * (worker + 1) / n_workers);
+    uint32_t r0 = item * ITEM_ROWS, r1 = j->b->n_rows - r0 < ITEM_ROWS ? j->b->n_rows : r0 + ITEM_ROWS;
     for (uint32_t u = 0; u < j->b->n_runs; u++) {
         const struct sl_batch_run *run = &j->b->runs[u];
         uint32_t end = run->first_row + run->n_rows < r1 ? run->first_row + run->n_rows : r1;
@@ -91,8 +90,5 @@ void sl_cpu_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const st
 {
     struct rope_job j = {d, kv, layer, s, b, qkv};
     sl_cpu_rope_frequencies(d, s);
-    if (b->n_rows < PARALLEL_ROWS)
-        rope_worker(&j, 0, 1);
-    else
-        sl_pool_run(d->pool, rope_worker, &j);
+    sl_cpu_pool_run(d->pool, (b->n_rows + ITEM_ROWS - 1) / ITEM_ROWS, rope_item, &j);
 }

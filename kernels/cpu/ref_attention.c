@@ -99,19 +99,21 @@ static void attend(const struct ref_attn *a, const struct sl_batch_run *run, uin
         out[i] /= sum;
 }
 
-static void attend_worker(void *arg, unsigned worker, unsigned n_workers)
+/* An item is a row, all heads. */
+static void attend_row(void *arg, uint32_t row, unsigned worker)
 {
+    (void)worker;
     const struct ref_attn *a = arg;
-    for (uint32_t u = 0; u < a->b->n_runs; u++)
-        for (uint32_t t = 0; t < a->b->runs[u].n_rows; t++)
-            for (uint32_t h = 0; h < a->s->n_heads; h++)
-                if ((a->b->runs[u].first_row + t + h) % n_workers == worker)
-                    attend(a, &a->b->runs[u], t, h);
+    const struct sl_batch_run *run = a->b->runs;
+    while (row >= run->first_row + run->n_rows)
+        run++;
+    for (uint32_t h = 0; h < a->s->n_heads; h++)
+        attend(a, run, row - run->first_row, h);
 }
 
 void sl_ref_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out)
 {
     struct ref_attn a = {kv, layer, s, b, qkv, out};
-    sl_pool_run(d->pool, attend_worker, &a);
+    sl_cpu_pool_run(d->pool, b->n_rows, attend_row, &a);
 }

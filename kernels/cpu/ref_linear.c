@@ -35,31 +35,31 @@ struct ref_job {
     uint32_t first_row, n_rows;
 };
 
-static void panel_worker(void *arg, unsigned worker, unsigned n_workers)
+static void multiply_panel(void *arg, uint32_t p, unsigned worker)
 {
+    (void)worker;
     const struct ref_job *j = arg;
     const struct sl_weight *w = j->a->w;
-    for (uint32_t p = worker; p < w->n_panels; p += n_workers) {
-        const float *panel = w->plain + (size_t)p * w->n_cols * SL_PANEL;
-        uint32_t n0 = p * SL_PANEL, n = w->n_rows - n0 < SL_PANEL ? w->n_rows - n0 : SL_PANEL;
-        for (uint32_t r = 0; r < j->n_rows; r++) {
-            const float *x = j->x + (size_t)r * w->n_cols;
-            float acc[SL_PANEL] = {0};
-            for (uint32_t k = 0; k < w->n_cols; k++)
-                for (uint32_t i = 0; i < SL_PANEL; i++)
-                    acc[i] += x[k] * panel[(size_t)k * SL_PANEL + i];
-            float *y = j->a->y + (size_t)(j->first_row + r) * w->n_rows + n0;
-            for (uint32_t i = 0; i < n; i++) {
-                float v = j->a->bias ? acc[i] + j->a->bias[n0 + i] : acc[i];
-                y[i] = j->a->add ? y[i] + v : v;
-            }
+    const float *panel = w->plain + (size_t)p * w->n_cols * SL_PANEL;
+    uint32_t n0 = p * SL_PANEL, n = w->n_rows - n0 < SL_PANEL ? w->n_rows - n0 : SL_PANEL;
+    for (uint32_t r = 0; r < j->n_rows; r++) {
+        const float *x = j->x + (size_t)r * w->n_cols;
+        float acc[SL_PANEL] = {0};
+        for (uint32_t k = 0; k < w->n_cols; k++)
+            for (uint32_t i = 0; i < SL_PANEL; i++)
+                acc[i] += x[k] * panel[(size_t)k * SL_PANEL + i];
+        float *y = j->a->y + (size_t)(j->first_row + r) * w->n_rows + n0;
+        for (uint32_t i = 0; i < n; i++) {
+            float v = j->a->bias ? acc[i] + j->a->bias[n0 + i] : acc[i];
+            y[i] = j->a->add ? y[i] + v : v;
         }
     }
 }
 
 void sl_ref_linear(struct sl_dev *d, const struct sl_linear *a)
 {
-    uint32_t k = a->w->n_cols;
+    const struct sl_weight *w = a->w;
+    uint32_t k = w->n_cols;
     size_t stride = a->prologue == SL_PRO_SWIGLU ? 2 * (size_t)k : k;
     for (uint32_t r0 = 0; r0 < a->n_rows; r0 += d->max_rows) {
         uint32_t n = a->n_rows - r0 < d->max_rows ? a->n_rows - r0 : d->max_rows;
@@ -67,6 +67,6 @@ void sl_ref_linear(struct sl_dev *d, const struct sl_linear *a)
         for (uint32_t r = 0; r < n; r++)
             prepare_row(a, a->x + (a->x_rows ? a->x_rows[r0 + r] : r0 + r) * stride, k, x + (size_t)r * k);
         struct ref_job job = {a, x, r0, n};
-        sl_pool_run(d->pool, panel_worker, &job);
+        sl_cpu_pool_run(d->pool, w->n_panels, multiply_panel, &job);
     }
 }
