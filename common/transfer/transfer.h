@@ -6,9 +6,9 @@
  * of struct sl_xfer_event.
  *
  * A session is one leg of one request: key (request id, epoch = attempt). P opens a send session, D a receive
- * session; whichever side is first waits for the other, bounded by wait_ms and the deadline. Nobody writes
- * into another's memory: a page message says (request, epoch, index), and D decides where its bytes land;
- * stale or wild pages are dropped and counted. */
+ * session; whichever side is first waits for the other: P until the deadline, as D's admission may take long,
+ * D for P's announce at most wait_ms. Nobody writes into another's memory: a page message says (request,
+ * epoch, index), and D decides where its bytes land; stale or wild pages are dropped and counted. */
 #ifndef SLUICE_COMMON_TRANSFER_TRANSFER_H
 #define SLUICE_COMMON_TRANSFER_TRANSFER_H
 
@@ -101,10 +101,13 @@ SL_MUST_CHECK enum sl_err sl_xfer_recv_cancel(struct sl_xfer *x, const struct sl
 
 enum sl_xfer_event_kind {
     SL_XFER_GRANTED,    /* P: have_pages leading pages need not be sent */
-    SL_XFER_SEND_DONE,  /* P: err SL_OK = all committed; pages may be reused. Else why it ended */
+    SL_XFER_SEND_DONE,  /* P: err SL_OK = all committed; pages may be reused. Else why it ended: SL_ECANCELED
+                           (here or by D), SL_EPEER, SL_EMISMATCH, SL_EDIGEST, SL_EDEADLINE */
     SL_XFER_RECV_READY, /* D: [0, n_tokens) committed and checked */
-    SL_XFER_RECV_DONE   /* D: err SL_OK = complete (first is valid when has_first); SL_EPEER / SL_EDIGEST ...:
-                           n_tokens are committed, the rest is   D's to compute. Pages are D's alone again */
+    /* D: SL_OK = complete (first is valid when has_first); else n_tokens are committed and the rest is D's to
+     * compute: SL_EPEER (P gave up, is gone or never came), SL_EDIGEST, SL_EDEADLINE, SL_EPROTO,
+     * SL_ECANCELED. Pages are D's alone again. */
+    SL_XFER_RECV_DONE
 };
 struct sl_xfer_event {
     enum sl_xfer_event_kind kind;
@@ -115,7 +118,7 @@ struct sl_xfer_event {
     struct sl_xfer_first first;
     uint32_t pages_moved, resends;
     uint64_t bytes_after_ready; /* P: unsent when the last page became ready */
-    double transfer_ms;         /* last page ready -> committed */
+    double transfer_ms;         /* P: last page ready -> end; D: grant -> end */
     char why[160];
 };
 

@@ -69,6 +69,23 @@ static const struct {
 _Static_assert(SL_COUNTOF(functions) * sizeof(void (*)(void)) == sizeof(struct sl_ucx),
                "one line per function");
 
+#if defined(__has_feature)
+#define HAS_ASAN __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define HAS_ASAN 1
+#else
+#define HAS_ASAN 0
+#endif
+#if HAS_ASAN
+/* The leak checker guesses where the thread-local memory of a library that was loaded late lies, and when it
+ * guesses wrong it ends the program. It does without. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "intercept_tls_get_addr=0";
+}
+#endif
+
 static void load(void)
 {
     for (size_t i = 0; i < SL_COUNTOF(environment); i++)

@@ -226,6 +226,32 @@ static void a_prompt_larger_than_the_window_arrives(void **state)
     pair_close(&t);
 }
 
+/* Shared memory for the pages, tcp for connecting and for noticing that a peer is gone. */
+static void shared_memory_carries_pages_and_sees_a_peer_go(void **state)
+{
+    struct rig_opts o = {.ucx_tls = "tcp,shm", .head_dim = BIG_PAGE, .n_pages = N_BIG};
+    struct sl_xfer_key k = rig_key("shm", 1);
+    struct xfer_pair t;
+    uint32_t pages[N_BIG];
+    (void)state;
+    pair_open(&t, "ucx", &o, &o);
+    rig_iota(pages, N_BIG, 0);
+    pair_fill(&t, 1, pages, N_BIG);
+    begin_big(&t, &k, pages);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
+    pair_check(&t, 1, pages, 0, N_BIG);
+    k.epoch++;
+    rig_clear(&t.d);
+    begin_big(&t, &k, pages);
+    sl_xfer_close(t.p.x);
+    t.p.x = NULL;
+    struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+    assert_true(r.err == SL_EPEER || r.err == SL_OK);
+    pair_check(&t, 1, pages, 0, r.n_tokens / PT);
+    pair_close(&t);
+}
+
 static void public_listen_address_is_refused(void **state)
 {
     static const struct {
@@ -300,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_prompt_larger_than_the_window_arrives),
         cmocka_unit_test(large_pages_either_side_gives_up_in_the_middle),
         cmocka_unit_test(large_pages_a_node_closes_in_the_middle_and_comes_back),
+        cmocka_unit_test(shared_memory_carries_pages_and_sees_a_peer_go),
         cmocka_unit_test(public_listen_address_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

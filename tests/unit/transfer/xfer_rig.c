@@ -33,7 +33,8 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
     struct sl_xfer_conf c = {
         .transport = o->transport ? o->transport : "loop",
         .listen = o->listen ? o->listen : "127.0.0.1:0",
-        .ucx_devices = "lo",
+        .ucx_tls = o->ucx_tls,
+        .ucx_devices = o->ucx_tls ? NULL : "lo",
         .n_pages = o->n_pages ? o->n_pages : RIG_PAGES,
         .digests = !o->no_digests,
         .peer_dead_ms = o->peer_dead_ms ? o->peer_dead_ms : RIG_WAIT_MS,

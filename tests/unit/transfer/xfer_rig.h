@@ -16,6 +16,7 @@
 struct rig_opts {
     const char *transport; /* NULL = "loop" */
     const char *listen;    /* NULL = 127.0.0.1:0 */
+    const char *ucx_tls;   /* NULL = the default, tcp */
     const char *name;      /* NULL = "node" */
     uint64_t boot_id;      /* 0 = 1 */
     uint32_t n_pages;      /* 0 = RIG_PAGES */
