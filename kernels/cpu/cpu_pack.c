@@ -9,7 +9,8 @@
 #include <string.h>
 #include "kernels/cpu/half.h"
 
-#define MAX_ROWS (SL_CPU_POOL_MAX_ITEMS * 32u) /* a panel is an item of the pool */
+#define EMBED_ROWS 16u                           /* of an item of the pool */
+#define MAX_ROWS   (SL_CPU_POOL_MAX_ITEMS * 32u) /* a panel is an item of the pool */
 
 static uint32_t block_bytes(enum sl_dtype type)
 {
@@ -307,9 +308,23 @@ size_t sl_cpu_weight_bytes(const struct sl_weight *w)
     return w->bytes;
 }
 
+struct embed_job {
+    const struct sl_weight *w;
+    const struct sl_batch *b;
+    float *x;
+};
+
+static void embed_rows(void *arg, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct embed_job *j = arg;
+    uint32_t r = item * EMBED_ROWS, end = j->b->n_rows - r < EMBED_ROWS ? j->b->n_rows : r + EMBED_ROWS;
+    for (; r < end; r++)
+        sl_cpu_weight_row(j->w, (uint32_t)j->b->tokens[r], j->x + (size_t)r * j->w->n_cols);
+}
+
 void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x)
 {
-    (void)d;
-    for (uint32_t r = 0; r < b->n_rows; r++)
-        sl_cpu_weight_row(w, (uint32_t)b->tokens[r], x + (size_t)r * w->n_cols);
+    struct embed_job j = {w, b, x};
+    sl_cpu_pool_run(d->pool, (b->n_rows + EMBED_ROWS - 1) / EMBED_ROWS, embed_rows, &j);
 }
