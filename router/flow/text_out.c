@@ -61,7 +61,7 @@ bool sl_text_out_is_last(const struct sl_text_out *t, int32_t token, uint32_t in
     for (size_t i = 0; i < s->n_stop_ids; i++)
         if (s->stop_ids[i] == token)
             return true;
-    return sl_tokenizer_is_eog(t->tok, (uint32_t)token);
+    return false; /* the model's end ids stand among the stop ids, unless the client took them out */
 }
 
 static void give(struct sl_text_out *t, struct sl_text_piece *out, const char *stopped_by)

@@ -344,6 +344,9 @@ struct sl_gen_req *rig_request(struct rig *r, uint32_t n_tokens)
     sluice__sampling__init(&q->sampling);
     q->sampling.max_tokens = 64;
     q->sampling.n_logprobs = -1;
+    q->sampling.stop_ids = sl_arena_alloc(a, sizeof *q->sampling.stop_ids);
+    q->sampling.stop_ids[0] = 29; /* <eos>, as router/api does */
+    q->sampling.n_stop_ids = 1;
     q->split = -1;
     q->chunk = -2;
     q->arrived_us = sl_now_us();

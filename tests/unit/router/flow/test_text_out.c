@@ -94,10 +94,10 @@ static void text_last_token_is_not_shown(void **s)
 {
     (void)s;
     char text[64];
-    int32_t ids[] = {25};
+    int32_t ids[] = {25, 29}; /* the model's end ids stand among the stop ids */
     struct sl_gen_req q = request();
     q.sampling.stop_ids = ids;
-    q.sampling.n_stop_ids = 1;
+    q.sampling.n_stop_ids = 2;
     run(&q, "abz", text);
     assert_string_equal(text, "ab");
     q.sampling.ignore_eos = true;
@@ -110,6 +110,10 @@ static void text_last_token_is_not_shown(void **s)
     q.include_stop = true;
     run(&q, "ab.", text);
     assert_string_equal(text, "ab<eos>");
+    /* a client that took the end ids out goes on over them */
+    q.sampling.n_stop_ids = 1;
+    run(&q, "ab.c", text);
+    assert_string_equal(text, "ab<eos>c");
 }
 
 static void text_bad_stop_string_is_refused(void **s)
