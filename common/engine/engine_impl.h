@@ -36,7 +36,8 @@ struct sl_seq {
     uint64_t deadline_us;
 
     uint32_t computed, hit; /* tokens */
-    uint32_t *pages;        /* [pages of limit_tokens] */
+    uint32_t pace_tokens; /* n_tokens in the last step without prompts, or when it began to decode; 0 = new */
+    uint32_t *pages;      /* [pages of limit_tokens] */
     uint32_t n_pages;
     uint64_t *hashes; /* the same size; n_hashes are computed */
     uint32_t n_hashes;

@@ -280,15 +280,22 @@ static void plan(struct sl_engine *e, uint64_t now_us)
         SL_LIST_FOREACH(pos, &e->waiting)
     seq_at(pos)->preempted_now = false;
 
-    double context = 0;
-    for (uint32_t i = 0; i < n_decode; i++)
-        context += e->decode_seqs[i]->n_tokens;
+    uint32_t n_prompts = gather_prompts(e);
+    double context = 0, pace = 0;
+    for (uint32_t i = 0; i < n_decode; i++) {
+        struct sl_seq *s = e->decode_seqs[i];
+        if (n_prompts == 0 || s->pace_tokens == 0)
+            s->pace_tokens = s->n_tokens;
+        context += s->n_tokens;
+        pace += s->pace_tokens;
+    }
     struct sl_plan_state state = {
         .cost = &e->cost,
         .prompts = e->prompts,
-        .n_prompts = gather_prompts(e),
+        .n_prompts = n_prompts,
         .decode_rows = n_decode,
         .decode_context = context,
+        .pace_context = pace,
         .max_rows = e->max_rows,
         .align = SL_PLAN_ALIGN,
         .tpot_target_ms = e->tpot_target_ms,

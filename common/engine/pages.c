@@ -109,6 +109,7 @@ static void preempt(struct sl_seq *s)
     struct sl_engine *e = s->e;
     sl_seq_drop_pages(s);
     s->computed = s->hit = 0;
+    s->pace_tokens = 0;
     s->remote_to = 0;
     s->preemptions++;
     s->preempted_now = true;

@@ -17,6 +17,7 @@
 #define TABLE_SHARE   0.6 /* of the budget, the rest is for head and attention */
 #define REPEATS       3
 #define PROBE_ROWS    32u
+#define PROBE_SPREAD  8u /* the small chunk has so many times fewer rows */
 #define PROBE_DECODES 8u
 #define PROBE_HISTORY 1024u
 #define GUESS_ROW_MS  1.0
@@ -77,19 +78,16 @@ static double run_once(struct probe *p, const struct shape *s)
     return ms;
 }
 
-/* Median of up to REPEATS runs; fewer when they do not fit below limit_ms of all spent. */
+/* Fastest of up to REPEATS runs: what disturbs a run only makes it slower. Fewer runs when they do not fit
+ * below limit_ms of all spent. */
 static double measure(struct probe *p, const struct shape *s, double limit_ms)
 {
-    double ms[REPEATS];
-    uint32_t n = 0;
-    do {
-        double x = run_once(p, s);
-        uint32_t i = n++;
-        for (; i > 0 && ms[i - 1] > x; i--)
-            ms[i] = ms[i - 1];
-        ms[i] = x;
-    } while (n < REPEATS && p->spent_ms + ms[n - 1] < limit_ms);
-    return ms[n / 2];
+    double best = run_once(p, s);
+    for (uint32_t n = 1; n < REPEATS && p->spent_ms + best < limit_ms; n++) {
+        double ms = run_once(p, s);
+        best = ms < best ? ms : best;
+    }
+    return best;
 }
 
 /* Pages a shape needs for rows of its own, and one for history. */
@@ -101,14 +99,14 @@ static bool pool_holds(const struct sl_profile_target *t, const struct shape *s)
 
 static void measure_table(struct probe *p, struct sl_cost_model *out)
 {
-    static const uint32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+    static const uint32_t sizes[] = {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048};
     _Static_assert(SL_COUNTOF(sizes) <= SL_COST_POINTS, "the table holds all sizes");
     double limit = BUDGET_MS * TABLE_SHARE;
     uint32_t n = 0;
     run_once(p, &(struct shape){.n_runs = 1, .rows_per_run = 1, .n_out = 1}); /* warms caches and threads */
     for (uint32_t i = 0; i < SL_COUNTOF(sizes); i++) {
         struct shape s = {.n_runs = 1, .rows_per_run = sizes[i], .n_out = 1};
-        double next = n ? out->ms[n - 1] * 2 : 0;
+        double next = n ? out->ms[n - 1] * sizes[i] / sizes[i - 1] : 0;
         if (sizes[i] > p->t->max_rows || sizes[i] > p->pages_per_run * p->t->page_tokens ||
             !pool_holds(p->t, &s) || (n >= 2 && p->spent_ms + next > limit))
             break;
@@ -128,52 +126,68 @@ static double bounded(double x, double guess)
                                       : x;
 }
 
-static void measure_terms(struct probe *p, struct sl_cost_model *out)
+/* A history that pool, context and max_rows rows behind it allow; 0 = none. */
+static uint32_t probe_history(const struct probe *p, uint32_t max_rows)
 {
     const struct sl_profile_target *t = p->t;
-    uint32_t n = PROBE_DECODES < t->max_out ? PROBE_DECODES : t->max_out;
-    uint32_t history =
-        t->n_pages * t->page_tokens < PROBE_HISTORY ? t->n_pages * t->page_tokens : PROBE_HISTORY;
     uint32_t most = (p->pages_per_run - 1) * t->page_tokens;
-    uint32_t rows = PROBE_ROWS < t->max_rows ? PROBE_ROWS : t->max_rows;
-    if (most < rows + t->page_tokens)
-        return;
-    history = history < most - rows ? history : most - rows;
-    history -= history % t->page_tokens;
+    if (most < max_rows + t->page_tokens)
+        return 0;
+    uint32_t history = most - max_rows < PROBE_HISTORY ? most - max_rows : PROBE_HISTORY;
+    return history - history % t->page_tokens;
+}
 
-    struct shape one = {.n_runs = 1, .rows_per_run = rows, .n_out = 1}, late = one;
-    late.history = history;
-    if (history && pool_holds(t, &late) && p->spent_ms < BUDGET_MS) {
-        double base = measure(p, &one, BUDGET_MS), with = measure(p, &late, BUDGET_MS);
-        out->prompt_attn_ms_per_mtoken =
-            bounded((with - base) / ((double)rows * history) * 1e6, out->prompt_attn_ms_per_mtoken);
-    }
+static void measure_decode_terms(struct probe *p, struct sl_cost_model *out)
+{
+    uint32_t n = PROBE_DECODES < p->t->max_out ? PROBE_DECODES : p->t->max_out;
+    uint32_t history = probe_history(p, 1);
     struct shape few = {.n_runs = n, .rows_per_run = 1, .n_out = 1}, heads = few, deep = few;
     heads.n_out = n;
     deep.history = history;
-    if (n < 2 || !pool_holds(t, &deep) || p->spent_ms >= BUDGET_MS)
+    if (n < 2 || n > p->t->max_rows || !history || !pool_holds(p->t, &deep) || p->spent_ms >= BUDGET_MS)
         return;
-    double base = measure(p, &few, BUDGET_MS), with = measure(p, &heads, BUDGET_MS);
-    out->head_ms_per_row = with > base ? (with - base) / (n - 1) : 0;
-    if (history && p->spent_ms < BUDGET_MS)
-        out->decode_attn_ms_per_mtoken =
-            bounded((measure(p, &deep, BUDGET_MS) - base) / ((double)n * history) * 1e6,
-                    out->decode_attn_ms_per_mtoken);
+    double base = measure(p, &few, BUDGET_MS);
+    double per_head = (measure(p, &heads, BUDGET_MS) - base) / (n - 1);
+    double attn = (measure(p, &deep, BUDGET_MS) - base) / ((double)n * history) * 1e6;
+    out->head_ms_per_row = bounded(per_head, out->head_ms_per_row);
+    out->decode_attn_ms_per_mtoken = bounded(attn, out->decode_attn_ms_per_mtoken);
 }
 
-/* Attention work per (row, position) beside the linear work per row, from the shapes. */
-static void guess_attention(const struct sl_model_conf *m, double row_ms, struct sl_cost_model *out)
+/* History costs h * (read + attn * rows): two chunk sizes tell the two apart. */
+static void measure_prompt_terms(struct probe *p, struct sl_cost_model *out)
+{
+    uint32_t rows = PROBE_ROWS < p->t->max_rows ? PROBE_ROWS : p->t->max_rows;
+    uint32_t few = rows / PROBE_SPREAD, history = probe_history(p, rows);
+    struct shape small = {.n_runs = 1, .rows_per_run = few, .n_out = 1}, large = small;
+    large.rows_per_run = rows;
+    struct shape small_late = small, large_late = large;
+    small_late.history = large_late.history = history;
+    if (!few || !history || !pool_holds(p->t, &large_late) || p->spent_ms >= BUDGET_MS)
+        return;
+    double a = (measure(p, &small_late, BUDGET_MS) - measure(p, &small, BUDGET_MS)) / history * 1e6;
+    double b = (measure(p, &large_late, BUDGET_MS) - measure(p, &large, BUDGET_MS)) / history * 1e6;
+    out->prompt_attn_ms_per_mtoken = bounded((b - a) / (rows - few), out->prompt_attn_ms_per_mtoken);
+    /* a decode row reads its context too, and computes a little besides */
+    double read = a - out->prompt_attn_ms_per_mtoken * few, most = out->decode_attn_ms_per_mtoken;
+    out->prompt_read_ms_per_mtoken = read < 0 ? 0 : read > most ? most : read;
+}
+
+/* Work of the head per row, and of attention per (row, position), beside the linear work per row: from the
+ * shapes. */
+static void guess_terms(const struct sl_model_conf *m, double row_ms, struct sl_cost_model *out)
 {
     double q = m->attn.n_heads, kv = m->attn.n_kv_heads, d = m->attn.head_dim;
     double linear = m->d_model * (q + 2 * kv) * d + q * d * m->d_model + 3.0 * m->d_model * m->d_ff;
     double share = linear > 0 ? 2 * q * d / linear : 0;
     out->prompt_attn_ms_per_mtoken = out->decode_attn_ms_per_mtoken = row_ms * share * 1e6;
+    out->prompt_read_ms_per_mtoken = out->prompt_attn_ms_per_mtoken;
+    out->head_ms_per_row = linear > 0 ? row_ms * m->d_model * m->n_vocab / (linear * m->n_layers) : 0;
 }
 
 void sl_profile_guess(const struct sl_model_conf *m, struct sl_cost_model *out)
 {
     sl_cost_init_linear(out, GUESS_STEP_MS, GUESS_ROW_MS);
-    guess_attention(m, GUESS_ROW_MS, out);
+    guess_terms(m, GUESS_ROW_MS, out);
 }
 
 void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out)
@@ -196,8 +210,9 @@ void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out
     struct sl_cost_model c = {.scale = 1};
     measure_table(&p, &c);
     uint32_t last = c.n_points - 1;
-    guess_attention(m, last ? (c.ms[last] - c.ms[0]) / (c.rows[last] - c.rows[0]) : GUESS_ROW_MS, &c);
-    measure_terms(&p, &c);
+    guess_terms(m, last ? (c.ms[last] - c.ms[0]) / (c.rows[last] - c.rows[0]) : GUESS_ROW_MS, &c);
+    measure_decode_terms(&p, &c);
+    measure_prompt_terms(&p, &c);
     /* what attention within the chunk itself took is the attention term's, not the table's */
     for (uint32_t i = 0; i < c.n_points; i++) {
         double own = c.prompt_attn_ms_per_mtoken * 1e-6 * c.rows[i] * (c.rows[i] / 2.0);
@@ -206,9 +221,9 @@ void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out
     }
     *out = c;
     SL_INFO("cost model measured points=%u ms_1=%.3f rows_last=%u ms_last=%.3f head_ms=%.4f "
-            "prompt_attn=%.1f decode_attn=%.1f spent_ms=%.0f",
+            "prompt_attn=%.1f prompt_read=%.1f decode_attn=%.1f spent_ms=%.0f",
             c.n_points, c.ms[0], c.rows[last], c.ms[last], c.head_ms_per_row, c.prompt_attn_ms_per_mtoken,
-            c.decode_attn_ms_per_mtoken, p.spent_ms);
+            c.prompt_read_ms_per_mtoken, c.decode_attn_ms_per_mtoken, p.spent_ms);
     sl_free(p.runs);
     sl_free(p.pages);
     sl_free(p.out_rows);

@@ -1,13 +1,14 @@
 /* common/engine/sequence.c - a sequence's life, as its owner sees it.
  *
- *                    admitted, remote_to > hit            ready: remote_to < n_tokens, or go_local
- *    open -> WAITING --------------------------> REMOTE ------------------------------------------.
- *              ^  |                                |  first_token (P sampled it)                  v
- *              |  | admitted                       '----------------------> DECODE <--------- PREFILL
- *              |  '---------------------------------------------------------- | ------------------^ |
- *    preempted |                                                             |                     | prefill
- * duty (any of the three; IDLE only without a grant)                           v                     v
- *              '------------------------------------------------------     ENDED                 IDLE
+ *     open --> WAITING --admitted, remote_to > hit--> REMOTE --first_token: P sampled it--.
+ *               ^   |                                   |                                 |
+ *               |   |                     ready to remote_to < n_tokens, go_local         |
+ *               |   |                                   v                                 v
+ *               |   '------admitted----------------> PREFILL --sampled, decode duty--> DECODE
+ *               |                                       |                                 |
+ *           preempted (from the three on the right,     | computed, prefill duty          | end
+ *           and from IDLE without a grant)              v                                 v
+ *                                                     IDLE                              ENDED
  *
  * Arrows out of PREFILL and DECODE are drawn by engine_step.c when a step was collected. After a preemption
  * the whole of it is computed here: remote_to is forgotten. */

@@ -1,10 +1,16 @@
 /* common/sched/cost_model.h - predicted milliseconds of a step. A value type, copied freely; no clock, no
  * I/O.
  *
- * time = table(total rows) + head * decode rows + prompt attention * sum(c * (h + c/2)) + decode attention *
- * sum(context). The table is piecewise linear over measured points and need not be monotone; it is measured
- * with one sampled row. Refined by real steps, bounded and robust to outliers. Source of the terms: design,
- * section 5; reference scheduling notes, section 3. */
+ * The time of a step is the sum of
+ * - table(total rows) + head * decode rows
+ * - prompt attention * sum(c * (h + c / 2)) + prompt read * sum(h)
+ * - decode attention * sum(context)
+ *
+ * for chunks of c rows behind a history of h. The table is piecewise linear over measured points and need not
+ * be monotone; it is measured with one sampled row and no history. A chunk reads its history once, whatever
+ * its size (prompt read): small chunks late in a long prompt pay mostly for that. Refined by real steps,
+ * bounded and robust to outliers. Source of the terms: design, section 5; reference scheduling notes,
+ * section 3. */
 #ifndef SLUICE_COMMON_SCHED_COST_MODEL_H
 #define SLUICE_COMMON_SCHED_COST_MODEL_H
 
@@ -19,6 +25,7 @@ struct sl_cost_model {
     double ms[SL_COST_POINTS];
     double head_ms_per_row;           /* logits and sampling of one more row */
     double prompt_attn_ms_per_mtoken; /* per 1e6 (row x history position) */
+    double prompt_read_ms_per_mtoken; /* per 1e6 history positions of chunks */
     double decode_attn_ms_per_mtoken; /* per 1e6 history positions */
     double scale;                     /* online correction, starts at 1 */
     double error;                     /* running mean of |predicted - real| / real */
@@ -27,6 +34,7 @@ struct sl_cost_model {
 struct sl_step_load {
     uint32_t prompt_rows, decode_rows;
     double prompt_attn;    /* sum over chunks of c * (h + c / 2) */
+    double prompt_history; /* sum over chunks of h */
     double decode_context; /* sum of contexts of decode rows */
 };
 

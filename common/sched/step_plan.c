@@ -1,6 +1,6 @@
 /* common/sched/step_plan.c - greedy by urgency, binary search for each chunk.
  *
- * The search is over total rows in steps of align. Where the table has dips (tiles and waves of a GPU) a
+ * Where the table has dips (tiles and waves of a GPU) a
  * larger total may be cheaper than a smaller one: the measured points above the result are tried too. Prompts
  * are picked one by one instead of sorted: most steps serve one or two.
  *
@@ -10,12 +10,14 @@
 
 #include "common/sched/slack.h"
 
+#define MAX_LOSS  8u   /* rounding gives up at most this part of a chunk */
 #define WORK_ROWS 256u /* slack counts a prompt's work at the speed of chunks of this size */
 
 static void add_chunk(struct sl_step_load *l, const struct sl_plan_prompt *p, uint32_t n)
 {
     l->prompt_rows += n;
     l->prompt_attn += n * (p->history + n / 2.0);
+    l->prompt_history += p->history;
 }
 
 static bool fits(const struct sl_plan_state *s, const struct sl_plan *plan, const struct sl_plan_prompt *p,
@@ -26,26 +28,37 @@ static bool fits(const struct sl_plan_state *s, const struct sl_plan *plan, cons
     return sl_cost_predict_ms(s->cost, &l) <= plan->target_ms;
 }
 
-/* The largest n <= limit within the target whose total is aligned (or n == limit); 0 when none is. */
+/* n so that the total is a multiple of align, or of a half, a quarter.. of it when that gives up more than an
+ * eighth of the chunk: late in a long prompt a row costs so much attention that a tile is too coarse. */
+static uint32_t round_down(uint32_t rows, uint32_t n, uint32_t align)
+{
+    for (; align > 1; align /= 2) {
+        uint32_t over = (rows + n) % align;
+        if (over <= n / MAX_LOSS)
+            return n - over;
+    }
+    return n;
+}
+
+/* The largest n <= limit within the target, rounded; 0 when none is. */
 static uint32_t search(const struct sl_plan_state *s, const struct sl_plan *plan,
                        const struct sl_plan_prompt *p, uint32_t limit)
 {
     if (fits(s, plan, p, limit))
         return limit;
     uint32_t rows = plan->load.prompt_rows + plan->load.decode_rows;
-    uint32_t low = rows / s->align, high = (rows + limit) / s->align + 1; /* low fits (or is nothing) */
+    uint32_t low = 0, high = limit; /* low fits (or is nothing), high does not */
     while (high - low > 1) {
-        uint32_t mid = low + (high - low) / 2, n = mid * s->align - rows;
-        if (n <= limit && fits(s, plan, p, n))
+        uint32_t mid = low + (high - low) / 2;
+        if (fits(s, plan, p, mid))
             low = mid;
         else
             high = mid;
     }
-    uint32_t best = low * s->align > rows ? low * s->align - rows : 0;
+    uint32_t best = round_down(rows, low, s->align);
     for (uint32_t i = 0; i < s->cost->n_points; i++) {
         uint32_t total = s->cost->rows[i];
-        if (total % s->align == 0 && total > rows + best && total - rows <= limit &&
-            fits(s, plan, p, total - rows))
+        if (total > rows + best && total - rows <= limit && fits(s, plan, p, total - rows))
             best = total - rows;
     }
     return best;
@@ -89,15 +102,25 @@ static const struct sl_plan_prompt *pick(const struct sl_plan_state *s, struct s
     return &s->prompts[c.prompt];
 }
 
+static double target(const struct sl_plan_state *s, const struct sl_step_load *decode)
+{
+    if (!s->decode_rows)
+        return 0;
+    if (s->tpot_target_ms > 0)
+        return s->tpot_target_ms;
+    struct sl_step_load pace = *decode;
+    pace.decode_context = s->pace_context;
+    double promised = s->stretch * sl_cost_predict_ms(s->cost, &pace);
+    double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, decode);
+    return promised > least ? promised : least;
+}
+
 void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out)
 {
     SL_ASSERT(s->align > 0);
     out->n_chunks = 0;
     out->load = (struct sl_step_load){.decode_rows = s->decode_rows, .decode_context = s->decode_context};
-    out->target_ms = 0;
-    if (s->decode_rows)
-        out->target_ms =
-            s->tpot_target_ms > 0 ? s->tpot_target_ms : s->stretch * sl_cost_predict_ms(s->cost, &out->load);
+    out->target_ms = target(s, &out->load);
     struct sl_step_load work = {.prompt_rows = WORK_ROWS};
     double ms_per_token = sl_cost_predict_ms(s->cost, &work) / WORK_ROWS;
     for (uint32_t i = 0; i < s->n_prompts; i++) {

@@ -4,9 +4,11 @@
  * prompt (slack.h) as many tokens as fit, then the next. Chunk size is a result, not a setting; a prompt may
  * ask for a fixed one.
  *
- *   target = tpot_target_ms, or stretch * predicted time of the decode rows alone
- *   chunk  = the largest with predicted(step) <= target, total rows a multiple of align; the last one exact
- *   no decode row: no target, chunks up to max_rows
+ * - The time target is tpot_target_ms, or stretch times the predicted time of the decode rows alone at their
+ *   pace when the prompts came (pace_context), at least SL_PLAN_MIN_STRETCH times their time now.
+ * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
+ *   where that gives up little.
+ * - Where no decode row runs there is no target: chunks up to max_rows.
  *
  * Guards: decode rows are never left out. A prompt that got nothing SL_PLAN_STARVE_STEPS times in a row, as
  * the decode rows alone take the target, gets one tile of align rows. */
@@ -19,9 +21,11 @@
 #define SL_CHUNK_AUTO    (-1) /* by predicted time */
 #define SL_CHUNK_WHOLE   0    /* no chunking: the stall baseline */
 
-/* 2.5: a chunk may make the longest gap 3 times the median one, with 20 % for the prediction's error. A
- * longer stretch shortens the prompt's time by less and less: chunks get 1 - 1/stretch of it. */
-#define SL_PLAN_STRETCH      2.5
+/* 2.7: the longest gap is to stay below 3 times the median one before, with 10 % for the prediction's error.
+ * A longer stretch shortens the prompt's time by less and less: chunks get about 1 - 1/stretch of it. The
+ * least one keeps prompts going when contexts grew a lot meanwhile. */
+#define SL_PLAN_STRETCH      2.7
+#define SL_PLAN_MIN_STRETCH  1.3
 #define SL_PLAN_ALIGN        8u /* rows of one kernel tile */
 #define SL_PLAN_STARVE_STEPS 4u
 
@@ -40,7 +44,9 @@ struct sl_plan_state {
     uint32_t n_prompts;
     uint32_t decode_rows;
     double decode_context;
-    uint32_t max_rows; /* more than decode_rows, else prompts wait */
+    double pace_context; /* their contexts when the prompts came, or when they began; never above
+                            decode_context */
+    uint32_t max_rows;   /* more than decode_rows, else prompts wait */
     uint32_t align;
     double tpot_target_ms, stretch;
     uint32_t starved_steps; /* steps since a prompt row ran while one was wanted */

@@ -29,6 +29,7 @@ static struct sl_plan plan_of(const struct sl_plan_prompt *prompts, uint32_t n, 
                               .n_prompts = n,
                               .decode_rows = decode_rows,
                               .decode_context = decode_rows * 100.0,
+                              .pace_context = decode_rows * 100.0,
                               .max_rows = 512,
                               .align = SL_PLAN_ALIGN,
                               .stretch = 3};
@@ -71,18 +72,56 @@ static void prompts_without_decode_rows_are_not_chunked(void **state)
     assert_int_equal(chunks[2].n_tokens, 512 - chunks[0].n_tokens - chunks[1].n_tokens);
 }
 
-static void chunk_beside_decode_rows_is_the_largest_aligned_total_in_the_target(void **state)
+static double predicted_with(const struct sl_plan *p, const struct sl_plan_prompt *prompt, uint32_t n)
+{
+    struct sl_step_load l = {.prompt_rows = n,
+                             .decode_rows = p->load.decode_rows,
+                             .prompt_attn = n * (prompt->history + n / 2.0),
+                             .prompt_history = prompt->history,
+                             .decode_context = p->load.decode_context};
+    return sl_cost_predict_ms(&linear, &l);
+}
+
+static void chunk_beside_decode_rows_fills_the_target(void **state)
+{
+    (void)state;
+    for (uint32_t history = 0; history < 4000; history += 400) {
+        struct sl_plan_prompt prompts[] = {prompt_of(history, 4096, SL_CHUNK_AUTO)};
+        struct sl_plan p = plan_of(prompts, 1, 7);
+        uint32_t n = p.load.prompt_rows, most = n;
+        assert_int_equal(p.n_chunks, 1);
+        assert_true(predicted_with(&p, prompts, n) <= p.target_ms);
+        while (predicted_with(&p, prompts, most + 1) <= p.target_ms)
+            most++;
+        assert_true(most - n <= most / 8); /* what rounding may give up */
+        if (most >= 64)
+            assert_int_equal((n + 7) % SL_PLAN_ALIGN, 0);
+    }
+}
+
+static void growth_of_contexts_meanwhile_does_not_stretch_the_target(void **state)
 {
     (void)state;
     struct sl_plan_prompt prompts[] = {prompt_of(0, 4096, SL_CHUNK_AUTO)};
-    struct sl_plan p = plan_of(prompts, 1, 7);
-    assert_int_equal(p.n_chunks, 1);
-    assert_int_equal((p.load.prompt_rows + 7) % SL_PLAN_ALIGN, 0);
-    assert_true(p.predicted_ms <= p.target_ms);
-    struct sl_step_load more = p.load;
-    more.prompt_rows += SL_PLAN_ALIGN;
-    more.prompt_attn = more.prompt_rows * (more.prompt_rows / 2.0);
-    assert_true(sl_cost_predict_ms(&linear, &more) > p.target_ms);
+    struct sl_plan_state s = {.cost = &linear,
+                              .prompts = prompts,
+                              .n_prompts = 1,
+                              .decode_rows = 7,
+                              .decode_context = 700,
+                              .pace_context = 700,
+                              .max_rows = 512,
+                              .align = SL_PLAN_ALIGN,
+                              .stretch = 3};
+    struct sl_plan before = {.chunks = chunks}, after = before;
+    sl_plan_step(&s, 0, &before);
+    s.decode_context = 7000;
+    sl_plan_step(&s, 0, &after);
+    assert_true(after.target_ms == before.target_ms);
+    assert_true(after.load.prompt_rows > 0 && after.load.prompt_rows < before.load.prompt_rows);
+    s.decode_context = 700000; /* but prompts go on */
+    sl_plan_step(&s, 0, &after);
+    assert_true(after.target_ms > before.target_ms);
+    assert_true(after.load.prompt_rows > 0);
 }
 
 static void chunk_late_in_a_prompt_is_smaller(void **state)
@@ -110,7 +149,7 @@ static void time_left_by_a_last_chunk_goes_to_the_next_prompt(void **state)
     prompts[0].total = 400;
     struct sl_plan p = plan_of(prompts, 2, 7);
     assert_int_equal(p.n_chunks, 2);
-    assert_int_equal((p.load.prompt_rows + 7) % SL_PLAN_ALIGN, 0);
+    assert_int_equal(p.load.prompt_rows, 3 + chunks[1].n_tokens);
     assert_true(p.predicted_ms <= p.target_ms);
 }
 
@@ -230,6 +269,7 @@ static void random_states_keep_the_rules(void **state)
                                   .stretch = 1 + (double)(sl_test_random(&rng) % 30) / 10,
                                   .starved_steps = (uint32_t)(sl_test_random(&rng) % 8)};
         s.decode_context = s.decode_rows * 300.0;
+        s.pace_context = s.decode_rows * (double)(sl_test_random(&rng) % 300);
         struct sl_plan p = {.chunks = chunks}, again = {.chunks = chunks};
         sl_plan_step(&s, 1000000, &again);
         sl_plan_step(&s, 1000000, &p);
@@ -261,7 +301,8 @@ int main(void)
         cmocka_unit_test(no_work_plans_nothing),
         cmocka_unit_test(decode_rows_alone_are_the_plan),
         cmocka_unit_test(prompts_without_decode_rows_are_not_chunked),
-        cmocka_unit_test(chunk_beside_decode_rows_is_the_largest_aligned_total_in_the_target),
+        cmocka_unit_test(chunk_beside_decode_rows_fills_the_target),
+        cmocka_unit_test(growth_of_contexts_meanwhile_does_not_stretch_the_target),
         cmocka_unit_test(chunk_late_in_a_prompt_is_smaller),
         cmocka_unit_test(last_chunk_is_exact),
         cmocka_unit_test(time_left_by_a_last_chunk_goes_to_the_next_prompt),
