@@ -90,7 +90,8 @@ static void open_alphabet(struct sl_tokenizer *t, const struct sl_vocab_src *src
         c.byte_ids[b] = SL_VOCAB_NO_ID;
     for (unsigned b = 0; b < 256 && t->byte_level; b++) {
         char byte = (char)b;
-        c.byte_ids[b] = sl_token_by_text(t, &byte, 1);
+        uint32_t id = sl_token_by_text(t, &byte, 1);
+        c.byte_ids[b] = id != SL_VOCAB_NO_ID && sl_token_is_control(t->types[id]) ? SL_VOCAB_NO_ID : id;
     }
     for (uint32_t i = 0; i < src->n_tokens && !t->byte_level; i++) {
         int byte = t->types[i] == SL_TOKEN_BYTE ? byte_token(src->tokens[i]) : -1;
@@ -198,9 +199,9 @@ static enum sl_err add_merges(struct sl_tokenizer *t, const struct sl_vocab_src 
 
 static enum sl_err open_rules(struct sl_tokenizer *t, const struct sl_vocab_src *src, struct sl_why *why)
 {
-    static const struct sl_vocab_str none = {"", 0}, space = {" ", 1}, shown = {SL_VOCAB_SPACE, 3};
-    static const struct sl_vocab_norm spm[] = {{SL_NORM_PREPEND, false, none, shown},
-                                               {SL_NORM_REPLACE, false, space, shown}};
+    static const struct sl_vocab_norm spm[] = {
+        {.kind = SL_NORM_PREPEND, .to = {SL_VOCAB_SPACE, 3}},
+        {.kind = SL_NORM_REPLACE, .from = {" ", 1}, .to = {SL_VOCAB_SPACE, 3}}};
     const struct sl_vocab_rules of_llama = {.norms = spm + !src->add_space_prefix,
                                             .n_norms = src->add_space_prefix ? 2 : 1};
     const struct sl_vocab_rules *rules = src->rules;

@@ -69,9 +69,33 @@ def main():
             context.update(c["context"])
         put("template", f"cases-{i:03}", text.encode() + b"\0" + json.dumps(context).encode())
 
+    for path in sorted((GOLDEN / "hf").glob("*/tokenizer.json")):
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        model, added = whole["model"], {t["content"] for t in whole["added_tokens"]}
+        merges = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]][:12]
+        keep = {s for m in merges for s in (*m, "".join(m))} | added | {model["unk_token"]}
+        kept = [s for s in model["vocab"] if s in keep or len(s) == 1 or s.startswith("<0x")]
+        model["vocab"] = {s: i for i, s in enumerate(kept)}
+        model["merges"] = merges
+        ids = iter(range(len(kept), 10000))
+        for t in whole["added_tokens"]:
+            t["id"] = model["vocab"].get(t["content"], None) or (0 if t["content"] == kept[0] else next(ids))
+        names = {t["content"]: t["id"] for t in whole["added_tokens"]}
+        for part in [whole["post_processor"], *(whole["post_processor"] or {}).get("processors", [])]:
+            for name, token in (part or {}).get("special_tokens", {}).items():
+                token["ids"] = [names.get(name, 0)]
+        put("hf_tokenizer", path.parent.name, json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode())
+    put("hf_tokenizer", "patterns", json.dumps({
+        "added_tokens": [{"id": 3, "content": "<s>", "special": True, "normalized": True, "lstrip": True, "rstrip": True}],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": "\\p{Han}+|[^\\s\\p{L}]{1,3}|(?i:'s)(?=\\w)"}, "behavior": "Contiguous", "invert": True},
+            {"type": "Digits", "individual_digits": False}]},
+        "model": {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "fuse_unk": True, "unk_token": "a"}}).encode())
+
     texts = [json.loads(s)["text"] for s in open(GOLDEN / "tiny_vectors.jsonl", encoding="utf-8")]
     for i, text in enumerate(sorted(set(texts), key=len)[-60::6]):
-        put("tokenizer", f"text-{i:02}", bytes([2 * (i % 2), i % 3, 1, 5 + i]) + text.encode())
+        put("tokenizer", f"text-{i:02}", bytes([2 * (i % 2), i % 10, 1, 5 + i]) + text.encode())
     put("tokenizer", "bad-utf8", b"\2\0\0\4\xff\xc3<|im_end|>\xe2\x82<|im_end|>\xf0\x9f\x99")
 
 
