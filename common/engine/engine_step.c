@@ -198,7 +198,8 @@ static bool has_twin(const struct sl_engine *e, const struct sl_seq *s)
     {
         const struct sl_seq *t = seq_at(pos);
         if (t != s && t->state == SL_SEQ_PREFILL && t->order < s->order && t->granted >= s->granted &&
-            t->use_prefix_cache && t->n_hashes > next && t->hashes[next] == s->hashes[next])
+            t->priority <= s->priority && t->use_prefix_cache && t->n_hashes > next &&
+            t->hashes[next] == s->hashes[next])
             return true;
     }
     return false;
