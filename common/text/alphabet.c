@@ -71,6 +71,11 @@ uint32_t sl_alphabet_char_id(struct sl_alphabet *a, uint32_t cp)
     return id;
 }
 
+uint32_t sl_alphabet_n_ids(const struct sl_alphabet *a)
+{
+    return a->conf.n_vocab + a->n_extra;
+}
+
 static uint8_t first_byte(uint32_t cp)
 {
     char s[4];

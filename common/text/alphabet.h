@@ -32,6 +32,9 @@ void sl_alphabet_add_char(struct sl_alphabet *a, uint32_t cp, uint32_t id);
 /* The character's id, which it gets now if it has none. */
 uint32_t sl_alphabet_char_id(struct sl_alphabet *a, uint32_t cp);
 
+/* All ids are below: those of the vocabulary and of characters without a token. */
+uint32_t sl_alphabet_n_ids(const struct sl_alphabet *a);
+
 /* Characters a and b stand beside each other in a token that merges can make; text may only be cut (below)
  * where no such pair is. */
 void sl_alphabet_join(struct sl_alphabet *a, uint32_t left, uint32_t right);

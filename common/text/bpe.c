@@ -8,31 +8,35 @@
  * seen in the symbol itself. Each merge makes at most two new pairs, so the heap never holds more than twice
  * the symbols of the piece and the work is O(n log n) for any input.
  *
- * The merges are an open-addressing table keyed by (left, right). It is built once, so no deletion and at
- * most half full. */
+ * Looking up pairs in a table of hundred thousands is what the time goes into, so the table is small: one
+ * 64-bit word per pair, open addressing, built once. The word names the result: merges that make the same
+ * token with the same rank share a number, and the numbers go up with the ranks. Nearly always they are the
+ * ranks; only where different tokens share a rank (scores of SentencePiece) a list says which. */
 #include "common/text/bpe.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 
-#define NONE  UINT32_MAX
-#define SHORT 32
-
-struct slot {
-    uint64_t pair;         /* left << 32 | right */
-    uint32_t rank, merged; /* rank NONE = empty */
-};
+#define NONE      UINT32_MAX
+#define SHORT     32
+#define ID_BITS   21
+#define NUM_BITS  22
+#define NUM_MASK  ((1u << NUM_BITS) - 1)
+#define FREE_SLOT UINT64_MAX
 
 struct sl_bpe {
-    struct slot *slots;
+    uint64_t *slots; /* left, right, number of the result: 21, 21 and 22 bits */
     size_t mask;
+    uint32_t *merged; /* [number] the token */
+    uint32_t *ranks;  /* [number] NULL: the number is the rank */
 };
 
 struct symbol {
     uint32_t id;
     uint32_t prev, next;   /* NONE at the ends */
-    uint32_t rank, merged; /* of the merge with next; rank NONE when there is none or this symbol is gone */
+    uint32_t rank, number; /* of the merge with next; rank NONE when there is none or this symbol is gone */
 };
 
 static size_t hash_pair(uint64_t pair)
@@ -41,31 +45,79 @@ static size_t hash_pair(uint64_t pair)
     return (size_t)(pair ^ pair >> 32);
 }
 
-static const struct slot *find(const struct sl_bpe *b, uint32_t left, uint32_t right)
+static size_t slot_of(const struct sl_bpe *b, uint64_t pair)
 {
-    uint64_t pair = (uint64_t)left << 32 | right;
     size_t i = hash_pair(pair) & b->mask;
-    while (b->slots[i].rank != NONE && b->slots[i].pair != pair)
+    while (b->slots[i] >> NUM_BITS != pair && b->slots[i] != FREE_SLOT)
         i = (i + 1) & b->mask;
-    return &b->slots[i];
+    return i;
+}
+
+/* The rank of the merge and the number of its result; NONE when there is none. */
+static inline uint32_t find(const struct sl_bpe *b, uint32_t left, uint32_t right, uint32_t *number)
+{
+    uint64_t slot = b->slots[slot_of(b, (uint64_t)left << ID_BITS | right)];
+    if (slot == FREE_SLOT)
+        return NONE;
+    *number = (uint32_t)slot & NUM_MASK;
+    return b->ranks ? b->ranks[*number] : *number;
+}
+
+static int result_cmp(const void *a, const void *b)
+{
+    const struct sl_bpe_merge *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return (x->merged > y->merged) - (x->merged < y->merged);
+}
+
+/* Gives each result its number, and the merges in m their result's in place of merged. */
+static void number_results(struct sl_bpe *b, struct sl_bpe_merge *m, size_t n)
+{
+    struct sl_bpe_merge *sorted = sl_xcalloc(n + 1, sizeof *sorted);
+    uint32_t count = 0;
+    bool shared = false;
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = (struct sl_bpe_merge){(uint32_t)i, 0, m[i].merged, m[i].rank};
+    qsort(sorted, n, sizeof *sorted, result_cmp);
+    b->merged = sl_xcalloc(n + 1, sizeof *b->merged);
+    b->ranks = sl_xcalloc(n + 1, sizeof *b->ranks);
+    for (size_t i = 0; i < n; i++) {
+        const struct sl_bpe_merge *k = &sorted[i];
+        if (i == 0 || result_cmp(k - 1, k) != 0) {
+            shared = shared || (count && b->ranks[count - 1] == k->rank);
+            b->merged[count] = k->merged;
+            b->ranks[count++] = k->rank;
+        }
+        m[k->left].merged = count - 1;
+    }
+    if (!shared) {
+        sl_free(b->ranks);
+        b->ranks = NULL;
+    }
+    sl_free(sorted);
 }
 
 struct sl_bpe *sl_bpe_new(const struct sl_bpe_merge *merges, size_t n_merges)
 {
+    SL_ASSERT(n_merges <= SL_BPE_MAX_MERGES);
     struct sl_bpe *b = sl_xcalloc(1, sizeof *b);
+    struct sl_bpe_merge *m = n_merges ? sl_xmemdup(merges, n_merges * sizeof *m) : NULL;
     size_t cap = 16;
-    while (cap < 2 * n_merges)
+    while (cap < n_merges + n_merges / 2)
         cap *= 2;
     b->mask = cap - 1;
     b->slots = sl_xcalloc(cap, sizeof *b->slots);
-    for (size_t i = 0; i < cap; i++)
-        b->slots[i].rank = NONE;
+    memset(b->slots, 0xFF, cap * sizeof *b->slots);
+    number_results(b, m, n_merges);
     for (size_t i = 0; i < n_merges; i++) {
-        const struct sl_bpe_merge *m = &merges[i];
-        struct slot *s = &b->slots[find(b, m->left, m->right) - b->slots];
-        if (s->rank == NONE)
-            *s = (struct slot){(uint64_t)m->left << 32 | m->right, m->rank, m->merged};
+        SL_ASSERT(m[i].left < SL_BPE_MAX_IDS && m[i].right < SL_BPE_MAX_IDS);
+        uint64_t pair = (uint64_t)m[i].left << ID_BITS | m[i].right;
+        size_t at = slot_of(b, pair);
+        if (b->slots[at] == FREE_SLOT)
+            b->slots[at] = pair << NUM_BITS | m[i].merged;
     }
+    sl_free(m);
     return b;
 }
 
@@ -74,6 +126,8 @@ void sl_bpe_free(struct sl_bpe *b)
     if (!b)
         return;
     sl_free(b->slots);
+    sl_free(b->merged);
+    sl_free(b->ranks);
     sl_free(b);
 }
 
@@ -112,12 +166,9 @@ static enum sl_err reserve(struct sl_bpe_work *w, size_t n)
 
 static size_t merge_short(const struct sl_bpe *b, uint32_t *ids, size_t n)
 {
-    uint32_t rank[SHORT], merged[SHORT]; /* of the pair (i, i + 1) */
-    for (size_t i = 0; i + 1 < n; i++) {
-        const struct slot *s = find(b, ids[i], ids[i + 1]);
-        rank[i] = s->rank;
-        merged[i] = s->merged;
-    }
+    uint32_t rank[SHORT], number[SHORT]; /* of the pair (i, i + 1) */
+    for (size_t i = 0; i + 1 < n; i++)
+        rank[i] = find(b, ids[i], ids[i + 1], &number[i]);
     while (n > 1) {
         size_t at = 0;
         for (size_t i = 1; i + 1 < n; i++)
@@ -125,18 +176,15 @@ static size_t merge_short(const struct sl_bpe *b, uint32_t *ids, size_t n)
                 at = i;
         if (rank[at] == NONE)
             break;
-        ids[at] = merged[at];
+        ids[at] = b->merged[number[at]];
         for (size_t i = at + 1; i + 1 < n; i++) {
             ids[i] = ids[i + 1];
             rank[i - 1] = rank[i];
-            merged[i - 1] = merged[i];
+            number[i - 1] = number[i];
         }
         n--;
-        for (size_t i = at ? at - 1 : 0; i <= at && i + 1 < n; i++) {
-            const struct slot *s = find(b, ids[i], ids[i + 1]);
-            rank[i] = s->rank;
-            merged[i] = s->merged;
-        }
+        for (size_t i = at ? at - 1 : 0; i <= at && i + 1 < n; i++)
+            rank[i] = find(b, ids[i], ids[i + 1], &number[i]);
     }
     return n;
 }
@@ -173,11 +221,9 @@ static void consider(const struct sl_bpe *b, struct symbol *sym, uint32_t i, uin
     sym[i].rank = NONE;
     if (sym[i].next == NONE)
         return;
-    const struct slot *s = find(b, sym[i].id, sym[sym[i].next].id);
-    sym[i].rank = s->rank;
-    sym[i].merged = s->merged;
-    if (s->rank != NONE)
-        heap_push(heap, n_heap, (uint64_t)s->rank << 32 | i);
+    sym[i].rank = find(b, sym[i].id, sym[sym[i].next].id, &sym[i].number);
+    if (sym[i].rank != NONE)
+        heap_push(heap, n_heap, (uint64_t)sym[i].rank << 32 | i);
 }
 
 static size_t merge_long(const struct sl_bpe *b, struct sl_bpe_work *w, uint32_t *ids, uint32_t n)
@@ -195,7 +241,7 @@ static size_t merge_long(const struct sl_bpe *b, struct sl_bpe_work *w, uint32_t
         if (sym[i].rank != rank)
             continue;
         uint32_t gone = sym[i].next;
-        sym[i].id = sym[i].merged;
+        sym[i].id = b->merged[sym[i].number];
         sym[i].next = sym[gone].next;
         sym[gone].rank = NONE;
         if (sym[i].next != NONE)

@@ -10,13 +10,16 @@
 #include <stdint.h>
 #include "common/base/err.h"
 
+#define SL_BPE_MAX_IDS    (1u << 21)
+#define SL_BPE_MAX_MERGES ((1u << 22) - 1)
+
 struct sl_bpe; /* opaque */
 
 struct sl_bpe_merge {
     uint32_t left, right, merged, rank; /* rank < UINT32_MAX; different pairs may have the same one */
 };
 
-/* A pair that comes twice keeps its first entry. Copies. */
+/* A pair that comes twice keeps its first entry. Copies. Ids and n_merges within the limits above. */
 struct sl_bpe *sl_bpe_new(const struct sl_bpe_merge *merges, size_t n_merges);
 void sl_bpe_free(struct sl_bpe *b); /* takes NULL */
 

@@ -46,16 +46,27 @@ static uint32_t rank_of(const float *ranked, uint32_t n, float score)
     return lo;
 }
 
+#define NEW_CHAR (UINT32_MAX - 1) /* a character that is no token, and has no id yet */
+
 /* The symbol that stands for s[0..n), n > 0: a token, or one character. */
-static uint32_t symbol(struct sl_tokenizer *t, const char *s, size_t n, bool make)
+static uint32_t symbol(const struct sl_tokenizer *t, const char *s, size_t n)
 {
     uint32_t id = sl_token_by_text(t, s, n), cp = 0;
     size_t used = 0;
     if (id != SL_VOCAB_NO_ID && may_merge(t, (struct sl_vocab_str){s, (uint32_t)n}, id))
         return id;
-    if (sl_utf8_next(s, n, &cp, &used) != SL_UTF8_VALID || used < n)
-        return SL_VOCAB_NO_ID;
-    return make ? sl_alphabet_char_id(t->alphabet, cp) : 0; /* 0: there will be one */
+    bool one = n <= 4 && sl_utf8_next(s, n, &cp, &used) == SL_UTF8_VALID && used == n;
+    return one ? NEW_CHAR : SL_VOCAB_NO_ID;
+}
+
+static uint32_t made(struct sl_tokenizer *t, uint32_t id, const char *s, size_t n)
+{
+    uint32_t cp = 0;
+    size_t used = 0;
+    if (id != NEW_CHAR)
+        return id;
+    sl_utf8_next(s, n, &cp, &used);
+    return sl_alphabet_char_id(t->alphabet, cp);
 }
 
 static void divide(struct sl_tokenizer *t, struct sl_vocab_str s, uint32_t id, uint32_t rank,
@@ -68,9 +79,10 @@ static void divide(struct sl_tokenizer *t, struct sl_vocab_str s, uint32_t id, u
         if (i == 0)
             continue;
         sl_alphabet_join(t->alphabet, before, cp);
-        if (symbol(t, s.p, i, false) != SL_VOCAB_NO_ID &&
-            symbol(t, s.p + i, s.n - i, false) != SL_VOCAB_NO_ID)
-            sl_merge_list_add(out, symbol(t, s.p, i, true), symbol(t, s.p + i, s.n - i, true), id, rank);
+        uint32_t left = symbol(t, s.p, i);
+        uint32_t right = left == SL_VOCAB_NO_ID ? left : symbol(t, s.p + i, s.n - i);
+        if (right != SL_VOCAB_NO_ID)
+            sl_merge_list_add(out, made(t, left, s.p, i), made(t, right, s.p + i, s.n - i), id, rank);
     }
 }
 

@@ -13,17 +13,16 @@
 
 #include <string.h>
 
-#include "common/base/digest.h"
 #include "common/text/detok.h"
 #include "common/text/tokenizer_impl.h"
 #include "common/text/utf8.h"
 
-#define SEEN_MIN_BYTES 512 /* of text, below which remembering does not pay */
-#define SEEN_MAX_SLOTS (1u << 14)
+#define SEEN_MIN_BYTES 512        /* of text, below which remembering does not pay */
+#define SEEN_MAX_SLOTS (1u << 13) /* 256 KiB: in the processor's second cache */
 
 /* A piece that was encoded before. */
 struct seen {
-    uint32_t hash;
+    uint64_t head, tail; /* its first and last 8 bytes: all of it, when it is not longer than 16 */
     uint32_t n;          /* bytes; 0 = empty slot */
     uint32_t at;         /* in encoding.base */
     uint32_t ids, n_ids; /* in encoding.out */
@@ -45,7 +44,7 @@ struct encoding {
     uint32_t seen_mask;
 };
 
-static enum sl_err add_ids(struct id_list *l, const uint32_t *ids, size_t n)
+static enum sl_err reserve(struct id_list *l, size_t n)
 {
     if (n > l->max - l->n)
         return SL_ETOOBIG;
@@ -55,34 +54,41 @@ static enum sl_err add_ids(struct id_list *l, const uint32_t *ids, size_t n)
             l->cap = l->n + n;
         l->ids = sl_xrealloc_array(l->ids, l->cap, sizeof *l->ids);
     }
-    for (size_t i = 0; i < n; i++)
-        l->ids[l->n++] = ids[i];
     return SL_OK;
 }
 
+static enum sl_err add_ids(struct id_list *l, const uint32_t *ids, size_t n)
+{
+    enum sl_err e = reserve(l, n);
+    for (size_t i = 0; i < n && !e; i++)
+        l->ids[l->n++] = ids[i];
+    return e;
+}
+
+/* The n <= 8 bytes at p as a number. */
 static uint64_t load(const char *p, size_t n)
 {
     uint64_t v = 0;
-    memcpy(&v, p, n);
+    if (n == 8) {
+        memcpy(&v, p, 8);
+    } else if (n >= 4) { /* two loads that overlap, in place of a call of memcpy */
+        uint32_t lo, hi;
+        memcpy(&lo, p, 4);
+        memcpy(&hi, p + n - 4, 4);
+        v = lo | (uint64_t)hi << (8 * (n - 4));
+    } else {
+        for (size_t i = 0; i < n; i++)
+            v |= (uint64_t)(uint8_t)p[i] << (8 * i);
+    }
     return v;
 }
 
 /* Quick, for a table where a clash only costs time. */
-static uint32_t hash_piece(const char *p, size_t n)
+static uint32_t hash_ends(uint64_t head, uint64_t tail, size_t n)
 {
-    uint64_t a, b;
-    if (n > 16)
-        return (uint32_t)sl_digest64(p, n, 0);
-    if (n >= 8) {
-        a = load(p, 8);
-        b = load(p + n - 8, 8);
-    } else {
-        a = load(p, n);
-        b = 0;
-    }
-    a = (a ^ n) * 0x9E3779B97F4A7C15u;
-    b = (b + a) * 0xC2B2AE3D27D4EB4Fu; /* a prime of xxHash */
-    return (uint32_t)((a ^ b) >> 32);
+    uint64_t v = (head ^ n) * 0x9E3779B97F4A7C15u;
+    v = (v ^ v >> 32 ^ tail) * 0xC2B2AE3D27D4EB4Fu; /* a prime of xxHash */
+    return (uint32_t)(v >> 32);
 }
 
 /* Of each run of id from there on one stays. */
@@ -128,24 +134,22 @@ static enum sl_err encode_part(struct encoding *e, const char *piece, size_t n)
 {
     if (!e->seen)
         return encode_new(e, piece, n);
-    uint32_t hash = hash_piece(piece, n);
-    struct seen *s = &e->seen[hash & e->seen_mask];
-    if (s->hash == hash && s->n == n && memcmp(e->base + s->at, piece, n) == 0) {
-        size_t from = s->ids;
-        if (s->n_ids > e->out.max - e->out.n)
-            return SL_ETOOBIG;
-        for (uint32_t i = 0; i < s->n_ids; i++) {
-            enum sl_err err = add_ids(&e->out, &(uint32_t){e->out.ids[from + i]}, 1);
-            if (err)
-                return err;
-        }
-        return SL_OK;
+    size_t end = n < 8 ? n : 8;
+    uint64_t head = load(piece, end), tail = load(piece + n - end, end);
+    struct seen *s = &e->seen[hash_ends(head, tail, n) & e->seen_mask];
+    if (s->n == n && s->head == head && s->tail == tail &&
+        (n <= 16 || memcmp(e->base + s->at, piece, n) == 0)) {
+        enum sl_err err = reserve(&e->out, s->n_ids);
+        for (uint32_t i = 0; i < s->n_ids && !err; i++)
+            e->out.ids[e->out.n++] = e->out.ids[s->ids + i];
+        return err;
     }
     size_t from = e->out.n;
     enum sl_err err = encode_new(e, piece, n);
     if (!err)
-        *s = (struct seen){hash, (uint32_t)n, (uint32_t)(piece - e->base), (uint32_t)from,
-                           (uint32_t)(e->out.n - from)};
+        *s = (struct seen){head,           tail,
+                           (uint32_t)n,    (uint32_t)(piece - e->base),
+                           (uint32_t)from, (uint32_t)(e->out.n - from)};
     return err;
 }
 

@@ -191,6 +191,10 @@ static enum sl_err add_merges(struct sl_tokenizer *t, const struct sl_vocab_src 
             fill_alphabet(t, src);
         e = ranked_merges(t, src, a, &list, why);
     }
+    if (!e && (list.n > SL_BPE_MAX_MERGES || sl_alphabet_n_ids(t->alphabet) > SL_BPE_MAX_IDS))
+        e = sl_why_set(why, SL_ETOOBIG,
+                       "the vocabulary has %zu merges of %u symbols, at most %u and %u are allowed", list.n,
+                       sl_alphabet_n_ids(t->alphabet), SL_BPE_MAX_MERGES, SL_BPE_MAX_IDS);
     if (!e)
         t->bpe = sl_bpe_new(list.items, list.n);
     sl_free(list.items);

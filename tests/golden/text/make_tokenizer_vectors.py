@@ -87,6 +87,7 @@ FIXED = [
     "ab" * 60, "!" * 70, "\n" * 40, "9" * 40, "\ufffd", "\ue000\U000f0000", "𝒳𝓎 𝟙𝟚", "Ⅳ", "a\u0300\u0301b", "﷽", "q\u0307\u0323\u0301x", "\u1100\u1161\u11a8 \uac00\u11a8", "\u212b \u0958 \ufb1d",
     "HTTPServer fooBar ÀÉî x/y//\n", "हिन्दी में नमस्ते", "สวัสดี", "node, nodes and pages",
 ]
+FIXED.append("\n".join(CORPUS[:8] + FIXED[20:34] + CORPUS[2:6] + FIXED[30:36]))  # long enough for words to be remembered
 ALPHABETS = [
     "abcdefghijklmnopqrstuvwxyz ", "ABCdef '", " \t\n\r\u00a0\u2003\u3000", "0123456789²½٣", ".,;:!?-_()[]{}<>|/\\\"'`~@#$%^&*+=",
     "äöüßéèñçøåœ", "你好世界分离页面", "приветмир", "🙂🚀🎉\u200d\ufe0f", "'s't're've'm'll'd'S'T", "\u0301\u0300\u0308",

@@ -319,6 +319,113 @@ static void unusable_vocabularies_are_refused(void **state)
     refuse(&src, SL_EINVAL, "0 tokens");
 }
 
+/* Words are remembered in long texts only; they must come out as they do in short ones. */
+static void words_of_a_long_text_are_those_of_short_ones(void **state)
+{
+    static const char *const words[] = {
+        " the", " page", " pages", " node12",       "\n\n",   " internationalisation",
+        " x",   " xy",   " y",     " \u9875\u9762", " naive", "!"};
+    unsigned long long seed = 9;
+    struct sl_buf text;
+    uint32_t expected[8000];
+    size_t n = 0;
+    (void)state;
+    sl_buf_init(&text, SIZE_MAX);
+    for (int i = 0; i < 1500; i++) {
+        const char *word = words[sl_test_random(&seed) % SL_COUNTOF(words)];
+        sl_buf_puts(&text, word);
+        sl_buf_puts(&text, "<|im_end|>"); /* each word is a text of its own */
+        struct result r = encode(word, 0, NULL, 0);
+        for (size_t k = 0; k < r.n; k++)
+            expected[n++] = r.ids[k];
+        expected[n++] = im_end;
+        sl_free(r.ids);
+    }
+    struct result r = encode(text.data, SL_TOK_PARSE_SPECIAL, NULL, 0);
+    assert_int_equal(r.n, n);
+    assert_memory_equal(r.ids, expected, n * sizeof *expected);
+    sl_free(r.ids);
+    sl_buf_fini(&text);
+}
+
+static struct sl_tokenizer *open_letters(const char *model, const char *const *tokens, const uint8_t *types,
+                                         const uint8_t *strips, uint32_t n)
+{
+    static const struct sl_vocab_pair pairs[] = {{0, 1, 2}};
+    static const struct sl_vocab_rules rules = {0};
+    struct sl_vocab_str texts[8];
+    struct sl_vocab_src src;
+    struct sl_why why = {0};
+    struct sl_tokenizer *letters = NULL;
+    sl_vocab_src_init(&src);
+    for (uint32_t i = 0; i < n; i++)
+        texts[i] = (struct sl_vocab_str){tokens[i], (uint32_t)strlen(tokens[i])};
+    src.model = (char *)model;
+    src.rules = &rules;
+    src.tokens = texts;
+    src.types = (uint8_t *)types;
+    src.strips = (uint8_t *)strips;
+    src.n_tokens = n;
+    src.pairs = (struct sl_vocab_pair *)pairs;
+    src.n_merges = 1;
+    if (sl_tokenizer_open(&src, &letters, &why))
+        fail_msg("%s", why.text);
+    return letters;
+}
+
+static void text_never_merges_into_a_control_token(void **state)
+{
+    static const char *const tokens[] = {"a", "b", "ab", "c"};
+    static const uint8_t types[] = {SL_TOKEN_NORMAL, SL_TOKEN_NORMAL, SL_TOKEN_CONTROL, SL_TOKEN_CONTROL};
+    (void)state;
+    for (int bytes = 0; bytes < 2; bytes++) {
+        struct sl_tokenizer *letters = open_letters(bytes ? "gpt2" : "bpe", tokens, types, NULL, 4);
+        struct sl_encode_in in = {.text = "abc", .len = 3, .max_tokens = 10};
+        uint32_t *ids = NULL;
+        size_t n = 0;
+        assert_int_equal(sl_tokenizer_encode(letters, &in, &ids, &n, NULL), SL_OK);
+        assert_int_equal(n, 2); /* c is no text at all in this vocabulary */
+        assert_int_equal(ids[0], 0);
+        assert_int_equal(ids[1], 1);
+        sl_free(ids);
+        in.flags = SL_TOK_PARSE_SPECIAL;
+        assert_int_equal(sl_tokenizer_encode(letters, &in, &ids, &n, NULL), SL_OK);
+        assert_int_equal(n, 2);
+        assert_int_equal(ids[0], 2);
+        assert_int_equal(ids[1], 3);
+        sl_free(ids);
+        sl_tokenizer_close(letters);
+    }
+}
+
+static void tokens_take_in_the_white_space_beside_them(void **state)
+{
+    static const char *const tokens[] = {"a", "b", "ab", "<l>", "<r>", " "};
+    static const uint8_t types[] = {1, 1, 1, SL_TOKEN_CONTROL, SL_TOKEN_CONTROL, 1};
+    static const uint8_t strips[] = {0, 0, 0, SL_STRIP_LEFT, SL_STRIP_RIGHT, 0};
+    static const uint32_t expected[] = {5, 0, 3, 5, 4, 1, 5};
+    const char *text = " a \n\u3000<l> <r>  \xC2\x85"
+                       "b ";
+    const struct sl_span all = {0, strlen(text)};
+    struct sl_encode_in in = {
+        .text = text, .len = strlen(text), .flags = SL_TOK_PARSE_SPECIAL, .max_tokens = 10};
+    uint32_t *ids = NULL;
+    size_t n = 0;
+    (void)state;
+    struct sl_tokenizer *letters = open_letters("bpe", tokens, types, strips, 6);
+    assert_int_equal(sl_tokenizer_encode(letters, &in, &ids, &n, NULL), SL_OK);
+    assert_int_equal(n, SL_COUNTOF(expected));
+    assert_memory_equal(ids, expected, sizeof expected);
+    sl_free(ids);
+    in.untrusted = &all;
+    in.n_untrusted = 1;
+    assert_int_equal(sl_tokenizer_encode(letters, &in, &ids, &n, NULL), SL_OK);
+    for (size_t i = 0; i < n; i++)
+        assert_false(sl_tokenizer_is_control(letters, ids[i]));
+    sl_free(ids);
+    sl_tokenizer_close(letters);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +441,9 @@ int main(void)
         cmocka_unit_test(ends_of_generation_are_known),
         cmocka_unit_test(pieces_hide_control_tokens_unless_asked),
         cmocka_unit_test(unusable_vocabularies_are_refused),
+        cmocka_unit_test(words_of_a_long_text_are_those_of_short_ones),
+        cmocka_unit_test(text_never_merges_into_a_control_token),
+        cmocka_unit_test(tokens_take_in_the_white_space_beside_them),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }
