@@ -1,8 +1,12 @@
-/* common/text/tokenizer.h - text to token ids and back: byte-level BPE (GGUF model "gpt2").
+/* common/text/tokenizer.h - text to token ids and back: byte pair encoding over bytes (GGUF model "gpt2") or
+ * characters (SentencePiece: "llama"; Hugging Face files: "bpe").
  *
  * Part of step 2 (prompt) and step 11 (output) of the request path.
- * Text is cut at special tokens where they may be recognised, the rest goes through the pre-tokeniser named
- * by the file (pretoken.h; an unknown name is refused) and each piece through the ranked merges (bpe.h).
+ * Text is cut at special tokens where they may be recognised; what lies between is made ready (normalise.h),
+ * cut into pieces (pretoken.h), and each piece goes through the merges (bpe.h). The rules are those that the
+ * model file names or has itself; unknown ones are refused. A space in front of a text (SentencePiece) is put
+ * in front of each stretch between special tokens, as llama.cpp and tokenizer.json have it, unless the file
+ * says "first".
  *
  * What a user writes never becomes a control token: encode recognises them only with SL_TOK_PARSE_SPECIAL,
  * and then only outside the spans given as untrusted; a match that touches such a span does not count. The
@@ -19,8 +23,9 @@
 
 struct sl_tokenizer; /* opaque */
 
-/* Copies what it needs from src. Errors: SL_EUNSUPPORTED (model or pre-tokeniser unknown), SL_EINVAL (merges,
- * types or ids that do not fit), SL_ENOMEM; *why says it in a sentence. *out untouched on error. */
+/* Copies what it needs from src. Errors: SL_EUNSUPPORTED (model, pre-tokeniser or a pattern unknown),
+ * SL_EINVAL (merges, scores, types or ids that do not fit), SL_ETOOBIG, SL_ENOMEM; *why says it in a
+ * sentence. *out untouched on error. */
 SL_MUST_CHECK enum sl_err sl_tokenizer_open(const struct sl_vocab_src *src, struct sl_tokenizer **out,
                                             struct sl_why *why);
 void sl_tokenizer_close(struct sl_tokenizer *t); /* takes NULL */
@@ -64,8 +69,8 @@ const char *sl_tokenizer_piece(const struct sl_tokenizer *t, uint32_t id, bool s
  * included. */
 uint32_t sl_tokenizer_find(const struct sl_tokenizer *t, const char *bytes, size_t n);
 
-/* Appends the bytes of all ids, repaired to UTF-8 (what is no character becomes U+FFFD). False when out is
- * full. */
+/* Appends the bytes of all ids, repaired to UTF-8 (what is no character becomes U+FFFD), less the space that
+ * encoding put in front. False when out is full. */
 bool sl_tokenizer_decode(const struct sl_tokenizer *t, const uint32_t *ids, size_t n, bool specials,
                          struct sl_buf *out);
 

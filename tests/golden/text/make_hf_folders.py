@@ -155,7 +155,7 @@ FOLDERS = {
     "llama3": (
         llama3,
         {"model_type": "llama", "max_position_embeddings": 8192, "vocab_size": 424},
-        {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>", "special": True}, "chat_template": "ignored"},
+        {"bos_token": "<|begin|>", "eos_token": {"__type": "AddedToken", "content": "<|end|>", "special": True}, "chat_template": "ignored"},
         {"chat_template.jinja": "{{ bos_token }}{{ messages[0].content }}"},
     ),
     "qwen2": (

@@ -65,6 +65,26 @@ void gguf_put_kv_i32s(struct sl_buf *b, const char *key, const int32_t *values, 
         gguf_put_u32(b, (uint32_t)values[i]);
 }
 
+void gguf_put_kv_f32s(struct sl_buf *b, const char *key, const float *values, size_t n)
+{
+    gguf_put_str(b, key);
+    gguf_put_u32(b, SL_GGUF_ARRAY);
+    gguf_put_u32(b, SL_GGUF_F32);
+    gguf_put_u64(b, n);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        gguf_put_u32(b, bits);
+    }
+}
+
+void gguf_put_kv_bool(struct sl_buf *b, const char *key, bool value)
+{
+    gguf_put_str(b, key);
+    gguf_put_u32(b, SL_GGUF_BOOL);
+    sl_buf_putc(b, value);
+}
+
 void gguf_put_tensor(struct sl_buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type,
                      uint64_t offset)
 {

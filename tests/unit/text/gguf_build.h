@@ -13,6 +13,8 @@ void gguf_put_kv_str(struct sl_buf *b, const char *key, const char *value);
 void gguf_put_kv_u32(struct sl_buf *b, const char *key, uint32_t value);
 void gguf_put_kv_strs(struct sl_buf *b, const char *key, const char *const *values, size_t n);
 void gguf_put_kv_i32s(struct sl_buf *b, const char *key, const int32_t *values, size_t n);
+void gguf_put_kv_f32s(struct sl_buf *b, const char *key, const float *values, size_t n);
+void gguf_put_kv_bool(struct sl_buf *b, const char *key, bool value);
 void gguf_put_tensor(struct sl_buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type,
                      uint64_t offset);
 void gguf_put_padding(struct sl_buf *b, size_t alignment);

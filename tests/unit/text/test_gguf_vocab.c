@@ -81,6 +81,44 @@ static void whole_vocabulary_is_read(void **state)
     sl_tokenizer_close(t);
 }
 
+static const float scores[] = {0, -1, -2, -1.5f};
+
+static void put_spm(uint64_t n_kv)
+{
+    gguf_put_header(&b, 3, 0, n_kv);
+    gguf_put_kv_str(&b, "general.architecture", "llama");
+    gguf_put_kv_str(&b, "tokenizer.ggml.model", "llama");
+    gguf_put_kv_strs(&b, "tokenizer.ggml.tokens", tokens, 4);
+    gguf_put_kv_i32s(&b, "tokenizer.ggml.token_type", types, 4);
+}
+
+static void sentencepiece_vocabulary_is_read(void **state)
+{
+    struct sl_vocab_src src;
+    struct sl_model_info info;
+    struct sl_why why = {0};
+    struct sl_tokenizer *t = NULL;
+    (void)state;
+    put_spm(5);
+    gguf_put_kv_f32s(&b, "tokenizer.ggml.scores", scores, 4);
+    if (read_bytes(&src, &info, &why) || sl_tokenizer_open(&src, &t, &why))
+        fail_msg("%s", why.text);
+    assert_true(src.scores[3] == -1.5f);
+    assert_true(src.add_bos); /* where the file does not say */
+    assert_true(src.add_space_prefix);
+    sl_tokenizer_close(t);
+    sl_vocab_src_fini(&src);
+    sl_buf_clear(&b);
+    put_spm(6);
+    gguf_put_kv_bool(&b, "tokenizer.ggml.add_bos_token", false);
+    gguf_put_kv_bool(&b, "tokenizer.ggml.add_space_prefix", false);
+    assert_int_equal(read_bytes(&src, &info, &why), SL_OK);
+    assert_false(src.add_bos);
+    assert_false(src.add_space_prefix);
+    assert_int_equal(sl_tokenizer_open(&src, &t, &why), SL_EINVAL); /* no scores */
+    sl_vocab_src_fini(&src);
+}
+
 static void refused(enum sl_err code, const char *text)
 {
     struct sl_vocab_src src;
@@ -126,6 +164,12 @@ static void inconsistent_vocabulary_is_refused(void **state)
     gguf_put_kv_u32(&b, "tokenizer.ggml.eos_token_id", 4);
     refused(SL_EINVAL, "only 4 tokens");
     b.len = common;
+    gguf_put_kv_f32s(&b, "tokenizer.ggml.scores", scores, 3);
+    refused(SL_EINVAL, "scores has 3 entries for 4 tokens");
+    b.len = common;
+    gguf_put_kv_strs(&b, "tokenizer.ggml.scores", tokens, 4);
+    refused(SL_EINVAL, "not a list of floats");
+    b.len = common;
     gguf_put_kv_u32(&b, "tokenizer.ggml.merges", 4);
     refused(SL_EINVAL, "a list");
     b.len = common;
@@ -137,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(whole_vocabulary_is_read, begin, end),
+        cmocka_unit_test_setup_teardown(sentencepiece_vocabulary_is_read, begin, end),
         cmocka_unit_test_setup_teardown(incomplete_vocabulary_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(inconsistent_vocabulary_is_refused, begin, end),
     };
