@@ -99,21 +99,24 @@ static void attend(const struct ref_attn *a, const struct sl_batch_run *run, uin
         out[i] /= sum;
 }
 
-/* An item is a row, all heads. */
-static void attend_row(void *arg, uint32_t row, unsigned worker)
+/* An item is a row of a run, all heads. The runs may leave rows of the batch out. */
+static void attend_row(void *arg, uint32_t item, unsigned worker)
 {
     (void)worker;
     const struct ref_attn *a = arg;
     const struct sl_batch_run *run = a->b->runs;
-    while (row >= run->first_row + run->n_rows)
-        run++;
+    while (item >= run->n_rows)
+        item -= run++->n_rows;
     for (uint32_t h = 0; h < a->s->n_heads; h++)
-        attend(a, run, row - run->first_row, h);
+        attend(a, run, item, h);
 }
 
 void sl_ref_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out)
 {
     struct ref_attn a = {kv, layer, s, b, qkv, out};
-    sl_cpu_pool_run(d->pool, b->n_rows, attend_row, &a);
+    uint32_t n_rows = 0;
+    for (uint32_t u = 0; u < b->n_runs; u++)
+        n_rows += b->runs[u].n_rows;
+    sl_cpu_pool_run(d->pool, n_rows, attend_row, &a);
 }
