@@ -55,8 +55,8 @@ struct sl_batch_run {
     uint32_t n_pages;
 };
 
-/* One forward pass: any mix of prompt chunks over cached pages and decode rows. Runs cover all rows in order.
- */
+/* One forward pass: any mix of prompt chunks over cached pages and decode rows. Runs cover all rows in order;
+ * for attention() they may leave rows out, whose output is not written. */
 struct sl_batch {
     uint32_t n_rows, n_runs, n_out;
     const int32_t *tokens;           /* [n_rows] */

@@ -299,6 +299,45 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
     sl_free(s.qkv);
 }
 
+/* Runs that leave rows of the batch out: the others get what they get in the whole, the rest is not written.
+ */
+static void attention_over_some_rows_leaves_the_others_alone(void **state)
+{
+    (void)state;
+    struct op_rand r = {16};
+    static const char *const names[] = {"reference", "portable", "avx512"};
+    const struct shape_case *c = &shapes[0];
+    size_t width = (size_t)c->n_heads * c->head_dim;
+    for (size_t b = 0; b < SL_COUNTOF(names); b++) {
+        struct rig *g = open_rig(names[b], 2, c, SL_BF16, 16, 8);
+        if (!g)
+            continue;
+        struct seq s = make_seq(&r, c, 90);
+        float *all = sl_xcalloc(s.n * width, sizeof *all), *some = sl_xcalloc(s.n * width, sizeof *some);
+        take_pages(g, 0, s.n);
+        struct sl_batch_run whole_run = {0, s.n, 0, g->pages[0], 6};
+        struct sl_batch_run parts[] = {
+            {7, 1, 7, g->pages[0], 6}, {20, 35, 20, g->pages[0], 6}, {89, 1, 89, g->pages[0], 6}};
+        struct sl_batch batch = {.n_rows = s.n, .n_runs = 1, .runs = &whole_run};
+        g->ops->rope_kv(g->d, g->kv, LAYER, &g->shape, &batch, s.qkv);
+        g->ops->attention(g->d, g->kv, LAYER, &g->shape, &batch, s.qkv, all);
+        batch.runs = parts;
+        batch.n_runs = SL_COUNTOF(parts);
+        g->ops->attention(g->d, g->kv, LAYER, &g->shape, &batch, s.qkv, some);
+        for (uint32_t t = 0; t < s.n; t++) {
+            int in = t == 7 || (t >= 20 && t < 55) || t == 89;
+            for (size_t i = 0; i < width && !in; i++)
+                assert_true(some[t * width + i] == 0.0f);
+            if (in)
+                op_assert_same_bits(some + t * width, all + t * width, width, names[b]);
+        }
+        sl_free(all);
+        sl_free(some);
+        sl_free(s.qkv);
+        close_rig(g);
+    }
+}
+
 /* rope_kv in the reference rotates by the angles of theta; position 0 leaves a row as it is, and lengths are
  * kept. */
 static void rope_keeps_lengths_and_position_zero(void **state)
@@ -365,6 +404,7 @@ int main(void)
         cmocka_unit_test(attention_any_chunking_has_the_same_bits),
         cmocka_unit_test(attention_mixed_batch_has_the_same_bits),
         cmocka_unit_test(attention_long_decode_row_has_the_same_bits_split),
+        cmocka_unit_test(attention_over_some_rows_leaves_the_others_alone),
         cmocka_unit_test(rope_keeps_lengths_and_position_zero),
         cmocka_unit_test(page_digest_ignores_what_lies_behind_the_tokens),
     };
