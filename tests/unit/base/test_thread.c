@@ -1,4 +1,4 @@
-/* Threads, CPU lists and the compute pool of common/base/thread. */
+/* Threads and CPU lists of common/base/thread. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -125,163 +125,12 @@ static void pin_allowed_cpu_runs_there_others_refused(void **state)
         assert_int_equal(sl_thread_pin(CPU_SETSIZE - 1), SL_EINVAL);
 }
 
-enum { MAX_WORKERS = 9 };
-
-struct job {
-    pthread_t caller;
-    unsigned n_workers;
-    _Atomic unsigned calls[MAX_WORKERS];
-    int plain[MAX_WORKERS]; /* no atomics: the pool itself must order these */
-    int input;
-    _Atomic bool wrong;
-};
-
-static void work(void *arg, unsigned worker, unsigned n_workers)
-{
-    struct job *j = arg;
-    if (n_workers != j->n_workers || worker >= n_workers ||
-        (worker == 0) != (pthread_equal(pthread_self(), j->caller) != 0)) {
-        atomic_store(&j->wrong, true);
-        return;
-    }
-    atomic_fetch_add(&j->calls[worker], 1);
-    j->plain[worker] = j->input + (int)worker;
-}
-
-static void run_checked(struct sl_pool *p, struct job *j, unsigned runs, useconds_t pause_us)
-{
-    for (unsigned r = 1; r <= runs; r++) {
-        j->input = (int)r * 100;
-        sl_pool_run(p, work, j);
-        assert_false(atomic_load(&j->wrong));
-        for (unsigned w = 0; w < j->n_workers; w++) {
-            assert_int_equal(atomic_load(&j->calls[w]), r);
-            assert_int_equal(j->plain[w], j->input + (int)w);
-        }
-        if (pause_us)
-            usleep(pause_us);
-    }
-}
-
-static void pool_every_worker_runs_once_per_run(void **state)
-{
-    (void)state;
-    for (unsigned n = 1; n <= MAX_WORKERS; n++) { /* most of them more than there are cores */
-        struct sl_pool *p = NULL;
-        assert_int_equal(sl_pool_open(n, NULL, 0, &p), SL_OK);
-        assert_int_equal(sl_pool_size(p), n);
-        struct job j = {.caller = pthread_self(), .n_workers = n};
-        run_checked(p, &j, n <= 2 ? 2000 : 100, 0);
-        sl_pool_close(p);
-    }
-    sl_pool_close(NULL);
-}
-
-static void pool_workers_that_fell_asleep_wake_up(void **state)
-{
-    (void)state;
-    struct sl_pool *p = NULL;
-    assert_int_equal(sl_pool_open(3, NULL, 0, &p), SL_OK);
-    struct job j = {.caller = pthread_self(), .n_workers = 3};
-    run_checked(p, &j, 50, 2000); /* far beyond the spin */
-    sl_pool_close(p);
-}
-
-static void slow_on_workers(void *arg, unsigned worker, unsigned n_workers)
-{
-    (void)n_workers;
-    if (worker)
-        usleep(2000);
-    atomic_fetch_add((_Atomic int *)arg, 1);
-}
-
-static void pool_caller_that_fell_asleep_wakes_up(void **state)
-{
-    (void)state;
-    struct sl_pool *p = NULL;
-    assert_int_equal(sl_pool_open(3, NULL, 0, &p), SL_OK);
-    _Atomic int done = 0;
-    for (int r = 1; r <= 30; r++) {
-        sl_pool_run(p, slow_on_workers, &done);
-        assert_int_equal(atomic_load(&done), 3 * r);
-    }
-    sl_pool_close(p);
-}
-
-struct elsewhere {
-    struct sl_pool *pool;
-    struct job *job;
-};
-
-static void run_elsewhere(void *arg)
-{
-    struct elsewhere *e = arg;
-    e->job->caller = pthread_self();
-    e->job->input = 5;
-    sl_pool_run(e->pool, work, e->job);
-}
-
-static void pool_runs_from_a_thread_that_did_not_open_it(void **state)
-{
-    (void)state;
-    struct sl_pool *p = NULL;
-    assert_int_equal(sl_pool_open(2, NULL, 0, &p), SL_OK);
-    struct job j = {.n_workers = 2};
-    struct elsewhere e = {.pool = p, .job = &j};
-    struct sl_thread t = {0};
-    assert_int_equal(sl_thread_start(&t, "engine", run_elsewhere, &e), SL_OK);
-    sl_thread_join(&t);
-    assert_false(atomic_load(&j.wrong));
-    assert_int_equal(j.plain[0], 5);
-    assert_int_equal(j.plain[1], 6);
-    sl_pool_close(p);
-}
-
-static void note_cpu(void *arg, unsigned worker, unsigned n_workers)
-{
-    (void)n_workers;
-    ((int *)arg)[worker] = sched_getcpu();
-}
-
-static void pool_workers_are_pinned_and_the_caller_is_not(void **state)
-{
-    (void)state;
-    int cpu = first_allowed_cpu(), ran_on[3] = {-1, -1, -1};
-    cpu_set_t before, after;
-    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    struct sl_pool *p = NULL;
-    assert_int_equal(sl_pool_open(3, &cpu, 1, &p), SL_OK);
-    sl_pool_run(p, note_cpu, ran_on);
-    assert_int_equal(ran_on[1], cpu);
-    assert_int_equal(ran_on[2], cpu);
-    sl_pool_close(p);
-    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
-    assert_true(CPU_EQUAL(&before, &after));
-}
-
-static void pool_impossible_wishes_are_refused(void **state)
-{
-    (void)state;
-    struct sl_pool *p = NULL;
-    const int no_cpu[] = {0, CPU_SETSIZE};
-    assert_int_equal(sl_pool_open(0, NULL, 0, &p), SL_EINVAL);
-    assert_int_equal(sl_pool_open(100000, NULL, 0, &p), SL_EINVAL);
-    assert_int_equal(sl_pool_open(3, no_cpu, 2, &p), SL_EINVAL);
-    assert_null(p);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(start_thread_is_named_and_takes_no_signals),
         cmocka_unit_test(cpu_list_table),
         cmocka_unit_test(pin_allowed_cpu_runs_there_others_refused),
-        cmocka_unit_test(pool_every_worker_runs_once_per_run),
-        cmocka_unit_test(pool_workers_that_fell_asleep_wake_up),
-        cmocka_unit_test(pool_caller_that_fell_asleep_wakes_up),
-        cmocka_unit_test(pool_runs_from_a_thread_that_did_not_open_it),
-        cmocka_unit_test(pool_workers_are_pinned_and_the_caller_is_not),
-        cmocka_unit_test(pool_impossible_wishes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
