@@ -186,7 +186,8 @@ uint64_t sl_model_numerics_id(struct sl_model *m)
 {
     static const enum sl_dtype types[] = {SL_F32,  SL_F16,  SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1,
                                           SL_Q5_0, SL_Q5_1, SL_Q4_K, SL_Q5_K, SL_Q6_K};
-    const uint32_t constants[] = {(uint32_t)m->kv_dtype, SL_ATTN_BLOCK, SL_ATTN_SEG, 1 /* tensor-parallel degree */};
+    const uint32_t constants[] = {(uint32_t)m->kv_dtype, SL_ATTN_BLOCK, SL_ATTN_SEG,
+                                  1 /* tensor-parallel degree */};
     struct probe p = {
         .m = m, .digest = sl_digest64_new(0), .rows = m->max_rows < PROBE_ROWS ? m->max_rows : PROBE_ROWS};
     sl_digest64_update(p.digest, constants, sizeof constants);

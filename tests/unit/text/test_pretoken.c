@@ -122,7 +122,10 @@ static void white_space_is_that_of_unicode(void **state)
 {
     const struct sl_vocab_cut cut = {.kind = SL_CUT_ISOLATED, .pattern = "\\s"};
     (void)state;
-    pieces_are(&cut, 1, "a\xC2\x85" "b\u3000c\u180ed\u200be", "a|\xC2\x85|b|\u3000|c\u180ed\u200be|");
+    pieces_are(&cut, 1,
+               "a\xC2\x85"
+               "b\u3000c\u180ed\u200be",
+               "a|\xC2\x85|b|\u3000|c\u180ed\u200be|");
 }
 
 static enum sl_err count_piece(void *arg, const char *piece, size_t n)
