@@ -24,16 +24,25 @@ enum sl_err sl_hf_refuse_type(const struct hf_reader *r, const char *where, cons
                       sl_hf_type(object));
 }
 
+static bool is_word_of(const char *list, const char *word, size_t n)
+{
+    for (const char *at = list, *end; *at; at = *end ? end + 1 : end) {
+        end = strchr(at, ' ');
+        if (!end)
+            end = at + strlen(at);
+        if ((size_t)(end - at) == n && memcmp(at, word, n) == 0)
+            return true;
+    }
+    return false;
+}
+
 enum sl_err sl_hf_only_keys(const struct hf_reader *r, const char *where, const json_t *object,
                             const char *known)
 {
     for (void *it = json_object_iter((json_t *)object); it;
          it = json_object_iter_next((json_t *)object, it)) {
-        const char *key = json_object_iter_key(it), *at = known;
-        size_t n = strlen(key);
-        while ((at = strstr(at, key)) && ((at > known && at[-1] != ' ') || (at[n] && at[n] != ' ')))
-            at++;
-        if (!at || n == 0)
+        const char *key = json_object_iter_key(it);
+        if (!is_word_of(known, key, json_object_iter_key_len(it)))
             return sl_why_set(r->why, SL_EUNSUPPORTED, "%s: %s has \"%.40s\", which is not known", r->name,
                               where, key);
     }

@@ -77,6 +77,8 @@ static void no_tokenizer_is_refused(void **state)
 static void what_is_not_understood_is_named(void **state)
 {
     (void)state;
+    refused("{\"\":1," MODEL "}", SL_EUNSUPPORTED, "the file has \"\"");
+    refused("{\"version truncation\":1," MODEL "}", SL_EUNSUPPORTED, "version truncation");
     refused("{\"extra\":1," MODEL "}", SL_EUNSUPPORTED, "the file has \"extra\"");
     refused("{\"model\":{\"type\":\"BPE\",\"magic\":1," VOCAB ",\"merges\":[]}}", SL_EUNSUPPORTED,
             "\"magic\"");
