@@ -214,7 +214,7 @@ static void help(FILE *out)
           "  -d, --depth LIST      tokens before the first decode step (0)\n"
           "  -r, --repeat N        repetitions after a warm-up; medians are printed (3)\n"
           "      --backend NAME    auto, avx512, portable, reference\n"
-          "      --kv TYPE         f16, bf16, f32 (f16)\n"
+          "      --kv TYPE         f16, bf16, f32 (bf16)\n"
           "      --cpus LIST       pin threads, \"0-1\"\n"
           "      --json            print JSON instead of a table\n",
           out);
@@ -274,7 +274,7 @@ int sl_bench_engine(int argc, char **argv)
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    struct options o = {.backend = "auto", .kv = "f16", .threads = 1, .steps = 64, .repeat = 3};
+    struct options o = {.backend = "auto", .kv = "bf16", .threads = 1, .steps = 64, .repeat = 3};
     bool good = list_parse("512", &o.prompts) && list_parse("1,8", &o.batches) && list_parse("0", &o.depths);
     for (int c; (c = getopt_long(argc, argv, "m:t:p:n:b:d:r:h", longs, NULL)) != -1;)
         switch (c) {

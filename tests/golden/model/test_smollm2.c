@@ -148,12 +148,12 @@ static void shipped_path_is_as_near_as_llama_cpp(void **state)
     (void)state;
     double limit = LLAMA_FACTOR * llama_kl_read();
     bool avx512 = rig_backend_available("avx512");
-    struct score portable = score_of("portable", SL_F16, avx512 ? N_PORTABLE : teacher.n_texts);
+    struct score portable = score_of("portable", SL_BF16, avx512 ? N_PORTABLE : teacher.n_texts);
     if (!avx512) {
         assert_true(portable.kl <= limit);
         return;
     }
-    struct score fast = score_of("avx512", SL_F16, teacher.n_texts);
+    struct score fast = score_of("avx512", SL_BF16, teacher.n_texts);
     print_message("limit %.4g\n", limit);
     assert_true(fast.kl <= limit);
     assert_memory_equal(fast.digest, portable.digest, N_PORTABLE * sizeof *fast.digest);
