@@ -85,6 +85,12 @@ static bool measure(const struct options *o, struct sl_job *jobs, struct arm *a,
                 longest = fmax(longest, gap * 1e3);
             }
         }
+        /* A stream that has not moved since: its gap is at least that long. */
+        double open = (prompt->done_s - j->token_s[j->n_tokens - 1]) * 1e3;
+        if (j->token_s[j->n_tokens - 1] < t1) {
+            sl_samples_add(&during, open);
+            longest = fmax(longest, open);
+        }
     }
     if (2 * n_silent > o->streams) {
         sl_why_set(why, SL_EPROTO,
