@@ -66,7 +66,7 @@ def engine(args):
 def stall_once(url, chunk):
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         r = subprocess.run([harness.program("sluice-bench"), "stall", "--url", url, "--chunks", chunk, "--rounds", "1", "--seed",
-                            str(stall_once.seed), "--stream-tokens", "3000", "--json", f.name], capture_output=True, text=True)
+                            str(stall_once.seed), "--stream-tokens", "3000", "--lead-s", "3", "--json", f.name], capture_output=True, text=True)
         if r.returncode:
             raise RuntimeError(r.stdout + r.stderr)
         return json.load(f)[chunk]

@@ -58,8 +58,8 @@ static const struct sl_conf_opt option_table[] = {
 /* HANDOVER is of requests that moved pages, by the router's clock: first to second token, less one decode
  * step, less the bytes unsent when the first token came over the measured link rate. */
 enum metric { TTFT, SECOND, TPOT, ITL, GAP_MAX, HANDOVER, N_METRICS };
-static const char *const metric_key[N_METRICS] = {"ttft_ms", "second_token_ms", "tpot_ms", "itl_ms",
-                                                  "gap_max_ms"};
+static const char *const metric_key[N_METRICS] = {"ttft_ms", "second_token_ms", "tpot_ms",
+                                                  "itl_ms",  "gap_max_ms",      "handover_ms"};
 static const char *const metric_name[N_METRICS] = {"TTFT", "2nd token",   "TPOT",
                                                    "ITL",  "longest gap", "handover"};
 static const double percentiles[] = {50, 90, 99, 100};
