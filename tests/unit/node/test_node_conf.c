@@ -27,7 +27,7 @@ static void defaults_are_a_node_of_both_duties(void **state)
     assert_string_equal(c.name, "prefill");
     assert_true(c.may_prefill && c.may_decode && c.exact && c.digests);
     assert_int_equal(c.chunk_tokens, -1);
-    assert_int_equal(c.kv_dtype, SL_F16);
+    assert_int_equal(c.kv_dtype, SL_BF16);
     assert_int_equal(c.threads, 1);
     assert_int_equal(c.routers.n, 1);
     assert_int_equal(c.fault_flip_bit, 0);
