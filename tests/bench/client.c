@@ -66,7 +66,7 @@ static void take_error(struct sl_job *j, json_t *error)
 static void take_chunk(struct sl_job *j, const char *data, size_t len, double at)
 {
     json_error_t why;
-    json_t *doc = json_loadb(data, len, 0, &why);
+    json_t *doc = json_loadb(data, len, JSON_ALLOW_NUL, &why); /* a token may be a NUL byte */
     if (!doc) {
         snprintf(j->error, sizeof j->error, "an answer that is no JSON: %s", why.text);
         return;
