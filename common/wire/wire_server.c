@@ -179,9 +179,11 @@ void sl_wire_server_close(struct sl_wire_server *s)
     pthread_mutex_lock(&s->lock);
     s->closing = true;
     pthread_mutex_unlock(&s->lock);
+    /* Before the aios: a context that nobody reads any more would swallow a request, and its client would not
+     * send it again. A socket that only listens has no dialer to hang on. */
+    sl_nng_close(s->sock);
     for (uint32_t i = 0; i < s->n_contexts; i++)
         nng_aio_stop(s->contexts[i].aio);
-    sl_nng_close(s->sock);
     unref(s);
 }
 
