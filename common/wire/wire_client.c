@@ -16,6 +16,10 @@
 
 #define TICK_MS 10
 
+/* nng sends a request again when its connection is lost, but may miss one that was handed over at that very
+ * moment. Commands are idempotent, so sending again what got no answer for so long is harmless. */
+#define RESEND_MS 2000
+
 struct call {
     struct sl_list link;
     uint64_t tag, deadline_ms;
@@ -206,7 +210,7 @@ enum sl_err sl_wire_client_open(const char *url, uint32_t n_contexts, uint32_t m
         return sl_why_set(why, SL_EIO, "no socket for %s: %s", url, nng_strerror(rv));
     }
     sl_nng_set_options(c->sock);
-    nng_socket_set_ms(c->sock, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    nng_socket_set_ms(c->sock, NNG_OPT_REQ_RESENDTIME, RESEND_MS);
     rv = nng_aio_alloc(&c->tick, on_tick, c);
     for (; c->n_slots < n_contexts && rv == 0; c->n_slots++) {
         struct slot *s = &c->slots[c->n_slots];
