@@ -38,7 +38,7 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, taken at start", 1 << 16,
      1e15, NULL},
     {"kv_dtype", SL_CONF_ENUM, AT(kv_dtype_word), "bf16",
-     "type of KV values; bf16 is twice as fast with AVX-512 BF16", 0, 0, dtype_words},
+     "type of KV values; bf16 is the fastest with AVX-512 BF16", 0, 0, dtype_words},
     {"page_tokens", SL_CONF_U32, AT(page_tokens), "32", "tokens per KV page; the same on all nodes", 1, 4096,
      NULL},
     {"max_batch_tokens", SL_CONF_U32, AT(max_batch_tokens), "8192",

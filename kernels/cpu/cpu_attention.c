@@ -18,7 +18,7 @@
  *
  * With K and V in bfloat16, q and p are rounded to it too, and products go in pairs as vdpbf16ps does:
  * over d by (d, d + 1), over positions by (i, i + 1) with i even, the odd one first; a partner from n on
- * counts as zero times zero. It is twice as fast; its error of 2^-9 / sqrt(3) in each factor is a fifth of
+ * counts as zero times zero. It is faster; its error of 2^-9 / sqrt(3) in each factor is a fifth of
  * that of int8 activations. float16 and float32 K and V are computed with in float32.
  *
  * Segments exist so that a long context of few rows can be shared by the threads: partial results are
