@@ -1,5 +1,8 @@
 """The prefill node dies, or hangs, in the middle of a transfer: the decode node computes the rest and the answer is the same."""
+import contextlib
 import signal
+import threading
+import time
 import unittest
 
 from harness import Cluster, prompt_of, wait_for
@@ -15,6 +18,28 @@ def pages_sent(c):
     return sum(int(r["pages_sent"]) for r in c.tables("links")["links"] if r["prefill"] == "p0")
 
 
+@contextlib.contextmanager
+def in_slices(daemon, run_s=0.01, stop_s=0.04):
+    """The daemon runs in short slices, so that asking how far it is takes a fraction of what it does, however slow the asking is. It is left stopped."""
+    done = threading.Event()
+
+    def slices():
+        while True:
+            daemon.kill(signal.SIGSTOP)
+            if done.wait(stop_s):
+                return
+            daemon.kill(signal.SIGCONT)
+            time.sleep(run_s)
+
+    t = threading.Thread(target=slices)
+    t.start()
+    try:
+        yield
+    finally:
+        done.set()
+        t.join()
+
+
 class PrefillLost(unittest.TestCase):
     def caught_in_the_middle(self, c, sig, n_prompt):
         """One request whose P is lost while pages travel; False when it was over before."""
@@ -22,7 +47,8 @@ class PrefillLost(unittest.TestCase):
         want, _ = c.complete(prompt, 16, "colocated", {"X-Sluice-Decode-Node": "d0"}, cache_salt=f"base{n_prompt}")
         before = pages_sent(c)
         stream = Background(c.stream(prompt, 16, "pd", {"X-Sluice-Chunk": "1", **PIN}, cache_salt=f"lost{n_prompt}"))
-        wait_for("pages to travel", lambda: pages_sent(c) > before or not stream.running())
+        with in_slices(c.daemons["p0"]):
+            wait_for("pages to travel", lambda: pages_sent(c) > before or not stream.running())
         c.daemons["p0"].kill(sig)
         chunks = stream.result()
         self.assertEqual(errors_of(chunks), [])
