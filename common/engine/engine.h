@@ -23,7 +23,8 @@ struct sl_seq;    /* opaque: one sequence; the opener holds it until sl_engine_s
 
 struct sl_engine_conf {
     const char *model_path;
-    const char *backend; /* sl_backend_find() */
+    const char *backend;   /* sl_backend_find() */
+    const char *cache_dir; /* for what a later start need not compute again; NULL = no cache */
     uint32_t n_threads;
     const int *cpus; /* per thread, NULL = not pinned */
     size_t n_cpus;

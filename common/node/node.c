@@ -270,6 +270,7 @@ static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
     const struct sl_engine_conf ec = {
         .model_path = c->model,
         .backend = c->backend,
+        .cache_dir = c->cache_path,
         .n_threads = c->threads,
         .cpus = c->cpu_list,
         .n_cpus = c->n_cpus,

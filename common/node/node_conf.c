@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/cache_dir.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
@@ -31,6 +32,10 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"model", SL_CONF_STRING, AT(model), NULL, "model file (GGUF)", 0, 0, NULL},
     {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of reference, portable, avx512", 0, 0,
      NULL},
+    {"cache_dir", SL_CONF_STRING, AT(cache_dir), NULL,
+     "folder for packed weights, which make the next start fast; none = no cache, empty = systemd's "
+     "CacheDirectory, else $XDG_CACHE_HOME/sluice/node, else ~/.cache/sluice/node",
+     0, 0, NULL},
     {"threads", SL_CONF_U32, AT(threads), "0", "compute threads; 0 = one per CPU of cpus, or 1", 0, 1024,
      NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs of this node, \"0\" or \"0-3,8\"; empty = all, not pinned",
@@ -177,6 +182,7 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
             why, SL_ECONFIG, "kv_memory is %llu MiB and this machine has %llu MiB to give; set less",
             (unsigned long long)(c->kv_memory_bytes >> 20), (unsigned long long)(available >> 20));
     c->kv_dtype = dtype_values[c->kv_dtype_word];
+    c->cache_path = sl_cache_dir(c->cache_dir);
     if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK)
         return err;
     if (c->cpus && sl_cpu_list_parse(c->cpus, &c->cpu_list, &c->n_cpus) != SL_OK)
@@ -198,5 +204,7 @@ void sl_node_conf_fini(struct sl_node_conf *c)
 {
     sl_conf_fini(sl_node_opts, c);
     sl_free(c->cpu_list);
+    sl_free(c->cache_path);
     c->cpu_list = NULL;
+    c->cache_path = NULL;
 }

@@ -10,7 +10,7 @@ struct sl_node_conf {
     char *name;
     struct sl_conf_list routers;
     char *listen, *advertise;
-    char *model, *backend;
+    char *model, *backend, *cache_dir;
     uint32_t threads; /* 0 in the file = one per CPU of cpus, else 1 */
     char *cpus;
     uint64_t kv_memory_bytes;
@@ -32,7 +32,8 @@ struct sl_node_conf {
     int32_t chunk_tokens;
     Sluice__Role prefers;
     bool may_prefill, may_decode;
-    int *cpu_list; /* n_cpus of them */
+    int *cpu_list;    /* n_cpus of them */
+    char *cache_path; /* sl_cache_dir() of cache_dir; NULL = no cache */
     size_t n_cpus;
 };
 

@@ -149,7 +149,7 @@ class Cluster:
         router, _ = self.host("router")
         argv = [program(which), "--name", name, "--routers", f"tcp://{router}:{self.register_port}", "--model", self.model,
                 "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M",
-                "--page-tokens", "16", *self.node_options, *options]
+                "--page-tokens", "16", "--cache-dir", os.path.join(self.folder, "cache"), *self.node_options, *options]
         self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
         return self.daemons[name]
 

@@ -83,7 +83,7 @@ class BadStart(unittest.TestCase):
     def test_unreachable_router_the_node_waits_and_says_so(self):
         port = harness.free_port()
         with tempfile.TemporaryDirectory() as d:
-            node = harness.Daemon("d0", [program("sluice-decode"), "--name", "d0", "--model", self.model, "--kv-memory", "4M", "--routers",
+            node = harness.Daemon("d0", [program("sluice-decode"), "--name", "d0", "--model", self.model, "--kv-memory", "4M", "--cache-dir", "none", "--routers",
                                          f"tcp://127.0.0.1:{port}"], d)
             harness.wait_for("a line about the router", lambda: f"127.0.0.1:{port}" in node.log())
             self.assertTrue(node.alive())

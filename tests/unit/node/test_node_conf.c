@@ -31,6 +31,7 @@ static void defaults_are_a_node_of_both_duties(void **state)
     assert_int_equal(c.threads, 1);
     assert_int_equal(c.routers.n, 1);
     assert_int_equal(c.fault_flip_bit, 0);
+    assert_non_null(c.cache_path);
     sl_node_conf_fini(&c);
 }
 

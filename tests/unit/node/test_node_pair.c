@@ -41,6 +41,7 @@ static pid_t start(struct cluster *c, const char *program, const char *const *mo
                            model,
                            "--page-tokens=16",
                            "--kv-memory=16M",
+                           "--cache-dir=none",
                            "--backend=portable",
                            "--threads=1",
                            "--max-batch-tokens=2048",
