@@ -50,8 +50,8 @@ static void rope_factors_own(struct sl_model *m)
 enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, struct sl_why *why)
 {
     SL_ASSERT(o->max_rows > 0 && o->page_tokens > 0);
-    struct sl_gguf *g;
-    enum sl_err e = sl_gguf_open(o->path, &g, why);
+    struct sl_model_file *f;
+    enum sl_err e = sl_model_file_open(o->path, &f, why);
     if (e != SL_OK)
         return e;
     struct sl_model *m = sl_xcalloc(1, sizeof *m);
@@ -61,15 +61,15 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     m->page_tokens = o->page_tokens;
     m->max_rows = o->max_rows;
     m->wanted_runs = sl_xcalloc(o->max_rows, sizeof *m->wanted_runs);
-    if ((e = sl_model_conf_read(g, &m->conf, why)) != SL_OK)
+    if ((e = sl_model_conf_read(f, &m->conf, why)) != SL_OK)
         goto close_file;
     rope_factors_own(m);
-    if ((e = sl_weights_load(&m->weights, g, &m->conf, m->ops, m->dev, o->progress, o->progress_arg, why)) !=
+    if ((e = sl_weights_load(&m->weights, f, &m->conf, m->ops, m->dev, o->progress, o->progress_arg, why)) !=
         SL_OK)
         goto close_file;
     e = activations_alloc(m, why);
 close_file:
-    sl_gguf_close(g);
+    sl_model_file_close(f);
     if (e != SL_OK) {
         sl_model_close(m);
         return e;

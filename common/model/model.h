@@ -10,7 +10,7 @@
 struct sl_model; /* opaque */
 
 struct sl_model_open {
-    const char *path;                 /* GGUF file */
+    const char *path;                 /* sl_model_file_open() */
     const struct sl_backend_ops *ops; /* from sl_backend_find() */
     struct sl_dev *dev;               /* borrowed, outlives the model */
     enum sl_dtype kv_dtype;
@@ -21,7 +21,8 @@ struct sl_model_open {
     void *progress_arg;
 };
 
-/* Maps, checks and packs. Errors as sl_model_conf_read() and sl_gguf_open(); SL_ENOMEM with numbers in why.
+/* Maps, checks and packs. Errors as sl_model_conf_read() and sl_model_file_open(); SL_ENOMEM with numbers in
+ * why.
  */
 SL_MUST_CHECK enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out,
                                         struct sl_why *why);

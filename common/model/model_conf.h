@@ -3,7 +3,7 @@
 #define SLUICE_COMMON_MODEL_MODEL_CONF_H
 
 #include "common/base/digest.h"
-#include "common/base/gguf.h"
+#include "common/model/model_file.h"
 #include "kernels/backend.h"
 
 struct sl_model_conf {
@@ -26,7 +26,7 @@ struct sl_model_conf {
  * present with the right shape and a supported type, no tensor that forward would not use. SL_EUNSUPPORTED
  * (unknown architecture, type, scaling or tensor), SL_EPARSE (missing key, wrong shape); why says what was
  * found, expected, and what to do. */
-SL_MUST_CHECK enum sl_err sl_model_conf_read(const struct sl_gguf *g, struct sl_model_conf *out,
+SL_MUST_CHECK enum sl_err sl_model_conf_read(const struct sl_model_file *f, struct sl_model_conf *out,
                                              struct sl_why *why);
 
 #endif

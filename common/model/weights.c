@@ -13,20 +13,20 @@
 
 struct loader {
     struct sl_weights *w;
-    const struct sl_gguf *g;
+    const struct sl_model_file *f;
     void (*progress)(void *arg, unsigned percent);
     void *progress_arg;
     struct sl_why *why;
     uint32_t n_done, n_matrices;
 };
 
-static const struct sl_gguf_tensor *layer_tensor(const struct loader *l, int layer, const char *part)
+static const struct sl_model_tensor *layer_tensor(const struct loader *l, int layer, const char *part)
 {
     char name[SL_GGUF_MAX_NAME_BYTES];
     if (layer < 0)
-        return sl_gguf_tensor_find(l->g, part);
+        return sl_model_file_tensor_find(l->f, part);
     snprintf(name, sizeof name, "blk.%d.%s", layer, part);
-    return sl_gguf_tensor_find(l->g, name);
+    return sl_model_file_tensor_find(l->f, name);
 }
 
 /* Replaces the views' data by float32 copies in one block, which the caller frees after packing. */
@@ -56,8 +56,8 @@ static enum sl_err pack(struct loader *l, int layer, const char *const *parts, s
     void *block = NULL;
     bool mixed = false;
     for (size_t i = 0; i < n; i++) {
-        const struct sl_gguf_tensor *t = layer_tensor(l, layer, parts[i]);
-        views[i] = (struct sl_tensor_view){(enum sl_dtype)t->type, t->dims[1], t->dims[0], t->data};
+        const struct sl_model_tensor *t = layer_tensor(l, layer, parts[i]);
+        views[i] = t->view;
         mixed = mixed || views[i].type != views[0].type;
     }
     if (mixed && (block = views_to_f32(views, n)) == NULL)
@@ -77,23 +77,23 @@ static enum sl_err pack(struct loader *l, int layer, const char *const *parts, s
 static enum sl_err upload(struct loader *l, int layer, const char *const *parts, size_t n,
                           struct sl_vector *out)
 {
-    const struct sl_gguf_tensor *t[MAX_STACK];
+    const struct sl_model_tensor *t[MAX_STACK];
     size_t total = 0, at = 0, present = 0;
     for (size_t i = 0; i < n; i++) {
         t[i] = layer_tensor(l, layer, parts[i]);
         present += t[i] != NULL;
-        total += t[i] != NULL ? t[i]->dims[0] : 0;
+        total += t[i] != NULL ? t[i]->view.n_cols : 0;
     }
     if (present == 0)
         return SL_OK;
     if (present < n)
         return sl_why_set(l->why, SL_EUNSUPPORTED,
                           "%s: layer %d has a bias on some of q, k, v only; expected all or none",
-                          sl_gguf_path(l->g), layer);
+                          sl_model_file_path(l->f), layer);
     float *host = sl_xalloc(total * sizeof *host);
     for (size_t i = 0; i < n; i++) {
-        sl_dequant_row((enum sl_dtype)t[i]->type, t[i]->data, t[i]->dims[0], host + at);
-        at += t[i]->dims[0];
+        sl_dequant_row(t[i]->view.type, t[i]->view.data, t[i]->view.n_cols, host + at);
+        at += t[i]->view.n_cols;
     }
     enum sl_err e = SL_OK;
     out->bytes = total * sizeof *host;
@@ -110,11 +110,11 @@ static enum sl_err upload(struct loader *l, int layer, const char *const *parts,
 /* A vector that stays on the host. */
 static float *host_vector(const struct loader *l, int layer, const char *part)
 {
-    const struct sl_gguf_tensor *t = layer_tensor(l, layer, part);
+    const struct sl_model_tensor *t = layer_tensor(l, layer, part);
     if (t == NULL)
         return NULL;
-    float *v = sl_xalloc(t->dims[0] * sizeof *v);
-    sl_dequant_row((enum sl_dtype)t->type, t->data, t->dims[0], v);
+    float *v = sl_xalloc(t->view.n_cols * sizeof *v);
+    sl_dequant_row(t->view.type, t->view.data, t->view.n_cols, v);
     return v;
 }
 
@@ -142,16 +142,16 @@ static enum sl_err layer_load(struct loader *l, int layer)
     return upload(l, layer, &single[4], 1, &w->out_bias);
 }
 
-enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_gguf *g, const struct sl_model_conf *c,
-                            const struct sl_backend_ops *ops, struct sl_dev *dev,
-                            void (*progress)(void *arg, unsigned percent), void *progress_arg,
-                            struct sl_why *why)
+enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_model_file *f,
+                            const struct sl_model_conf *c, const struct sl_backend_ops *ops,
+                            struct sl_dev *dev, void (*progress)(void *arg, unsigned percent),
+                            void *progress_arg, struct sl_why *why)
 {
     static const char *const embed = "token_embd.weight", *const head = "output.weight",
                              *const norm = "output_norm.weight";
     *w = (struct sl_weights){.ops = ops, .dev = dev, .n_layers = c->n_layers};
     w->layers = sl_xcalloc(c->n_layers, sizeof *w->layers);
-    struct loader l = {w, g, progress, progress_arg, why, 0, c->n_layers * 4 + (c->tied_embeddings ? 1 : 2)};
+    struct loader l = {w, f, progress, progress_arg, why, 0, c->n_layers * 4 + (c->tied_embeddings ? 1 : 2)};
     enum sl_err e;
     if ((e = pack(&l, -1, &embed, 1, &w->embed)) != SL_OK ||
         (e = upload(&l, -1, &norm, 1, &w->out_norm)) != SL_OK)

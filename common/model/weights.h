@@ -30,7 +30,7 @@ struct sl_weights {
 
 /* Packs from an open file that passed sl_model_conf_read(); the file may be closed afterwards. On error w is
  * empty again. SL_ENOMEM, SL_EUNSUPPORTED (by this device), with why. */
-SL_MUST_CHECK enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_gguf *g,
+SL_MUST_CHECK enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_model_file *f,
                                           const struct sl_model_conf *c, const struct sl_backend_ops *ops,
                                           struct sl_dev *dev, void (*progress)(void *arg, unsigned percent),
                                           void *progress_arg, struct sl_why *why);
