@@ -36,6 +36,7 @@ static const char *missing_op(const struct sl_backend_ops *t)
         {t->kv_write != NULL, "kv_write"},
         {t->embed != NULL, "embed"},
         {t->linear != NULL, "linear"},
+        {t->norm_add != NULL, "norm_add"},
         {t->rope_kv != NULL, "rope_kv"},
         {t->attention != NULL, "attention"},
         {t->sync != NULL, "sync"},

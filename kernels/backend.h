@@ -37,7 +37,8 @@ struct sl_dev_conf {
 enum sl_prologue {
     SL_PRO_NONE,
     SL_PRO_RMSNORM, /* x * rsqrt(mean(x^2) + eps) * norm_w */
-    SL_PRO_SWIGLU   /* x is [n_rows, 2K]: silu(x[0..K)) * x[K..2K) */
+    SL_PRO_SWIGLU,  /* x is [n_rows, 2K]: silu(x[0..K)) * x[K..2K) */
+    SL_PRO_GEGLU    /* x is [n_rows, 2K]: gelu(x[0..K)) * x[K..2K), gelu in its tanh form */
 };
 
 struct sl_linear {
@@ -45,7 +46,7 @@ struct sl_linear {
     enum sl_prologue prologue;
     const float *norm_w; /* [K], device; SL_PRO_RMSNORM only */
     float norm_eps;
-    const float *x;         /* [n_rows, K], or [n_rows, 2K] for SL_PRO_SWIGLU */
+    const float *x;         /* [n_rows, K], or [n_rows, 2K] for SL_PRO_SWIGLU and SL_PRO_GEGLU */
     const uint32_t *x_rows; /* host, [n_rows]: take these rows of x instead of 0..n_rows (head for sampled
                                rows); or NULL */
     const float *bias;      /* [N] device, or NULL */
@@ -98,10 +99,15 @@ struct sl_backend_ops {
     void (*kv_read)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
     void (*kv_write)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
 
-    /* x[row] = table[tokens[row]] as float32. w is a packed matrix [n_vocab, D] (tied embeddings share it
-     * with the head). */
-    void (*embed)(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x);
+    /* x[row] = scale * table[tokens[row]] as float32. w is a packed matrix [n_vocab, D] (tied embeddings
+     * share it with the head). */
+    void (*embed)(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
+                  float *x);
     void (*linear)(struct sl_dev *d, const struct sl_linear *a);
+    /* x[row] += y[row] * rsqrt(mean(y[row]^2) + eps) * norm_w, for x and y [n_rows, n]: a norm behind a
+     * sub-layer. */
+    void (*norm_add)(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
+                     uint32_t n, float *x);
     /* qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim]: rotates q in place; rotates k; writes k and v in the
      * KV dtype to the pages of the batch, layer `layer`. */
     void (*rope_kv)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,

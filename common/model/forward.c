@@ -121,7 +121,7 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
                       atomic_uint_fast64_t *progress)
 {
     SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
-    m->ops->embed(m->dev, m->weights.embed, b, m->x.p);
+    m->ops->embed(m->dev, m->weights.embed, b, 1, m->x.p);
     for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
         qkv_forward(m, kv, layer, b);
         if (layer + 1 < m->conf.n_layers) {

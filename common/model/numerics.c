@@ -12,9 +12,10 @@
 #include <string.h>
 
 #define PROBE_ROWS      5
-#define PROBE_COLS      352 /* K: a multiple of a quantised block, and of no larger vector */
-#define PROBE_COLS_K    512 /* of the K types, with blocks of 256 */
-#define PROBE_OUT       72  /* N: a whole panel of the packed layouts and a rest */
+#define PROBE_COLS      352  /* K: a multiple of a quantised block, and of no larger vector */
+#define PROBE_COLS_K    512  /* of the K types, with blocks of 256 */
+#define PROBE_OUT       72   /* N: a whole panel of the packed layouts and a rest */
+#define PROBE_SCALE     1.7f /* of embed */
 #define PROBE_POSITIONS (2 * SL_ATTN_BLOCK + 9)
 #define PROBE_PAGE      16
 #define PROBE_PAGES     ((PROBE_POSITIONS + PROBE_PAGE - 1) / PROBE_PAGE)
@@ -101,7 +102,7 @@ static void probe_linear(struct probe *p, struct sl_linear a, const float *x, si
         a.n_rows = n;
         p->m->ops->upload(p->m->dev, y, before + (size_t)r * PROBE_OUT, n * PROBE_OUT * sizeof *y);
         p->m->ops->sync(p->m->dev);
-        if (a.prologue == SL_PRO_SWIGLU) { /* the other way to name rows */
+        if (a.prologue == SL_PRO_SWIGLU || a.prologue == SL_PRO_GEGLU) { /* the other way to name rows */
             a.x = x + r * x_cols;
             a.x_rows = NULL;
         }
@@ -132,10 +133,14 @@ static void probe_type(struct probe *p, enum sl_dtype type)
                      .w = w, .prologue = SL_PRO_RMSNORM, .norm_w = norm, .norm_eps = 1e-5f, .bias = bias},
                  x, cols, y);
     probe_linear(p, (struct sl_linear){.w = w, .prologue = SL_PRO_SWIGLU, .add = 1}, x, 2 * cols, y);
+    probe_linear(p, (struct sl_linear){.w = w, .prologue = SL_PRO_GEGLU}, x, 2 * cols, y);
+    for (uint32_t r = 0; r < PROBE_ROWS; r++)
+        ops->norm_add(dev, x + (size_t)r * cols, norm, 1e-5f, 1, cols, rows);
+    digest_device(p, rows, cols);
     for (int32_t t = 0; t < PROBE_ROWS; t++) {
         int32_t token = t * 17 % PROBE_OUT;
         struct sl_batch b = {.n_rows = 1, .tokens = &token};
-        ops->embed(dev, w, &b, rows);
+        ops->embed(dev, w, &b, PROBE_SCALE, rows);
         digest_device(p, rows, cols);
     }
 

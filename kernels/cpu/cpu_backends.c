@@ -6,7 +6,9 @@
 
 const struct sl_cpu_isa sl_cpu_isa_portable = {
     .rmsnorm_row = sl_portable_rmsnorm_row,
+    .norm_add_row = sl_portable_norm_add_row,
     .swiglu_row = sl_portable_swiglu_row,
+    .geglu_row = sl_portable_geglu_row,
     .quant_row = sl_portable_quant_row,
     .bf16_row = sl_portable_bf16_row,
     .panel = sl_portable_panel,
@@ -57,6 +59,7 @@ const struct sl_backend_ops sl_backend_reference = {
     .available = reference_available,
     .open = reference_open,
     .linear = sl_ref_linear,
+    .norm_add = sl_ref_norm_add,
     .rope_kv = sl_ref_rope_kv,
     .attention = sl_ref_attention,
 };
@@ -67,6 +70,7 @@ const struct sl_backend_ops sl_backend_portable = {
     .available = portable_available,
     .open = portable_open,
     .linear = sl_cpu_linear,
+    .norm_add = sl_cpu_norm_add,
     .rope_kv = sl_cpu_rope_kv,
     .attention = sl_cpu_attention,
 };
@@ -107,6 +111,7 @@ const struct sl_backend_ops sl_backend_avx512 = {
     .available = avx512_available,
     .open = avx512_open,
     .linear = sl_cpu_linear,
+    .norm_add = sl_cpu_norm_add,
     .rope_kv = sl_cpu_rope_kv,
     .attention = sl_cpu_attention,
 };

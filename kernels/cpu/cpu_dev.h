@@ -108,8 +108,11 @@ struct sl_cpu_isa {
     /* y = x * (1 / sqrt(sum(x^2) / n + eps)) * w. The sum: 16 lanes, lane i takes x[i], x[i + 16], .. by FMA
      * from 0; lanes are added i + (i + 8), then + 4, + 2, + 1. */
     void (*rmsnorm_row)(const float *x, const float *w, float eps, uint32_t n, float *y);
-    /* y = silu(x[0..n)) * x[n..2n) */
+    /* x = x + (y * (1 / sqrt(sum(y^2) / n + eps))) * w, the sum as in rmsnorm_row */
+    void (*norm_add_row)(const float *y, const float *w, float eps, uint32_t n, float *x);
+    /* y = act(x[0..n)) * x[n..2n) */
     void (*swiglu_row)(const float *x, uint32_t n, float *y);
+    void (*geglu_row)(const float *x, uint32_t n, float *y);
     /* Per block: scale = max|x| / 127, q = round to even(x * (127 / max|x|)); a block below 2^-100 is zero.
      * zero_point fills start, or scaled_sum when start is NULL. Block b goes to index b * SL_GROUP of every
      * array. */
@@ -193,6 +196,12 @@ static inline uint8_t *sl_kv_at(const struct sl_kv *kv, const struct sl_batch_ru
     return sl_kv_strip(kv, page, layer, which, head) + (size_t)(pos % kv->g.page_tokens) * kv->token_bytes;
 }
 
+/* Columns of a row of x that the prologue makes k of. */
+static inline size_t sl_linear_x_cols(enum sl_prologue prologue, uint32_t k)
+{
+    return prologue == SL_PRO_SWIGLU || prologue == SL_PRO_GEGLU ? 2 * (size_t)k : k;
+}
+
 /* Floats between two rows of width n: a cache line more than needed, so that rows of a power-of-two width do
  * not fall into one cache set. */
 static inline size_t sl_cpu_row_floats(uint32_t n)
@@ -227,10 +236,13 @@ void sl_cpu_weight_free(struct sl_dev *d, struct sl_weight *w);
 size_t sl_cpu_weight_bytes(const struct sl_weight *w);
 /* Row r as float32: exactly sl_dequant_row() of the file's row. */
 void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out);
-void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x);
+void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
+                  float *x);
 
 /* cpu_linear.c, cpu_rope.c, cpu_attention.c: portable and avx512 */
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);
+void sl_cpu_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
+                     uint32_t n, float *x);
 void sl_cpu_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv);
 /* Fills d->rope_freq for the shape. */
@@ -240,6 +252,8 @@ void sl_cpu_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const 
 
 /* ref_*.c */
 void sl_ref_linear(struct sl_dev *d, const struct sl_linear *a);
+void sl_ref_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
+                     uint32_t n, float *x);
 void sl_ref_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv);
 void sl_ref_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,

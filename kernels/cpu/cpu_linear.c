@@ -72,17 +72,25 @@ static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
     const struct sl_acts *x = &j->acts;
     uint32_t k = a->w->n_cols;
     size_t row = a->x_rows ? a->x_rows[j->first_row + r] : j->first_row + r;
-    const float *in = a->x + row * (a->prologue == SL_PRO_SWIGLU ? 2 * (size_t)k : k);
+    const float *in = a->x + row * sl_linear_x_cols(a->prologue, k);
     float *f32 = x->f ? j->f32 + r * x->f_stride : tmp;
-    if (a->prologue == SL_PRO_RMSNORM) {
+    switch (a->prologue) {
+    case SL_PRO_NONE:
+        if (x->f)
+            memcpy(f32, in, k * sizeof *f32);
+        break;
+    case SL_PRO_RMSNORM:
         isa->rmsnorm_row(in, a->norm_w, a->norm_eps, k, f32);
-        in = f32;
-    } else if (a->prologue == SL_PRO_SWIGLU) {
+        break;
+    case SL_PRO_SWIGLU:
         isa->swiglu_row(in, k, f32);
-        in = f32;
-    } else if (x->f) {
-        memcpy(f32, in, k * sizeof *f32);
+        break;
+    case SL_PRO_GEGLU:
+        isa->geglu_row(in, k, f32);
+        break;
     }
+    if (a->prologue != SL_PRO_NONE)
+        in = f32;
     if (x->q) {
         size_t at = sl_acts_block(x, r, 0);
         isa->quant_row(in, k, a->w->type == SL_Q8_0 ? 128 : 8, x->q + at * SL_QBLOCK, x->scale + at,
@@ -140,4 +148,28 @@ void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a)
         j.n_items = j.items_per_chunk * ((j.n_rows + ROW_CHUNK - 1) / ROW_CHUNK);
         sl_cpu_pool_run(d->pool, j.n_items, product_item, &j);
     }
+}
+
+struct norm_add_job {
+    const struct sl_dev *d;
+    const float *y, *norm_w;
+    float eps, *x;
+    uint32_t n_rows, n, rows_per_item;
+};
+
+static void norm_add_item(void *arg, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct norm_add_job *j = arg;
+    uint32_t r = item * j->rows_per_item,
+             end = j->n_rows - r < j->rows_per_item ? j->n_rows : r + j->rows_per_item;
+    for (; r < end; r++)
+        j->d->isa->norm_add_row(j->y + (size_t)r * j->n, j->norm_w, j->eps, j->n, j->x + (size_t)r * j->n);
+}
+
+void sl_cpu_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
+                     uint32_t n, float *x)
+{
+    struct norm_add_job j = {d, y, norm_w, eps, x, n_rows, n, (LEAST_ELEMENTS - 1) / n + 1};
+    sl_cpu_pool_run(d->pool, (n_rows + j.rows_per_item - 1) / j.rows_per_item, norm_add_item, &j);
 }

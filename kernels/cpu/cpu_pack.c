@@ -311,7 +311,7 @@ size_t sl_cpu_weight_bytes(const struct sl_weight *w)
 struct embed_job {
     const struct sl_weight *w;
     const struct sl_batch *b;
-    float *x;
+    float scale, *x;
 };
 
 static void embed_rows(void *arg, uint32_t item, unsigned worker)
@@ -319,12 +319,17 @@ static void embed_rows(void *arg, uint32_t item, unsigned worker)
     (void)worker;
     const struct embed_job *j = arg;
     uint32_t r = item * EMBED_ROWS, end = j->b->n_rows - r < EMBED_ROWS ? j->b->n_rows : r + EMBED_ROWS;
-    for (; r < end; r++)
-        sl_cpu_weight_row(j->w, (uint32_t)j->b->tokens[r], j->x + (size_t)r * j->w->n_cols);
+    for (; r < end; r++) {
+        float *x = j->x + (size_t)r * j->w->n_cols;
+        sl_cpu_weight_row(j->w, (uint32_t)j->b->tokens[r], x);
+        for (uint32_t k = 0; k < j->w->n_cols; k++)
+            x[k] *= j->scale;
+    }
 }
 
-void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float *x)
+void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
+                  float *x)
 {
-    struct embed_job j = {w, b, x};
+    struct embed_job j = {w, b, scale, x};
     sl_cpu_pool_run(d->pool, (b->n_rows + EMBED_ROWS - 1) / EMBED_ROWS, embed_rows, &j);
 }

@@ -3,7 +3,9 @@
 
 const struct sl_cpu_isa sl_cpu_isa_avx512 = {
     .rmsnorm_row = sl_avx512_rmsnorm_row,
+    .norm_add_row = sl_avx512_norm_add_row,
     .swiglu_row = sl_avx512_swiglu_row,
+    .geglu_row = sl_avx512_geglu_row,
     .quant_row = sl_avx512_quant_row,
     .bf16_row = sl_avx512_bf16_row,
     .panel = sl_avx512_panel,

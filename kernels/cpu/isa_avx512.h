@@ -8,7 +8,9 @@
 #include "kernels/cpu/cpu_dev.h"
 
 void sl_avx512_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, float *y);
+void sl_avx512_norm_add_row(const float *y, const float *w, float eps, uint32_t n, float *x);
 void sl_avx512_swiglu_row(const float *x, uint32_t n, float *y);
+void sl_avx512_geglu_row(const float *x, uint32_t n, float *y);
 void sl_avx512_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
                          int32_t *start, float *scaled_sum);
 void sl_avx512_bf16_row(const float *x, uint32_t n, uint16_t *y);

@@ -7,6 +7,25 @@
 #include <string.h>
 #include "kernels/cpu/vmath.h"
 
+static float inverse_rms(const float *x, float eps, uint32_t n)
+{
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+void sl_ref_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
+                     uint32_t n, float *x)
+{
+    (void)d;
+    for (; n_rows > 0; n_rows--, x += n, y += n) {
+        float r = inverse_rms(y, eps, n);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] += y[i] * r * norm_w[i];
+    }
+}
+
 static void prepare_row(const struct sl_linear *a, const float *x, uint32_t n, float *y)
 {
     switch (a->prologue) {
@@ -14,10 +33,7 @@ static void prepare_row(const struct sl_linear *a, const float *x, uint32_t n, f
         memcpy(y, x, n * sizeof *y);
         return;
     case SL_PRO_RMSNORM: {
-        float sum = 0.0f;
-        for (uint32_t i = 0; i < n; i++)
-            sum += x[i] * x[i];
-        float r = 1.0f / sqrtf(sum / (float)n + a->norm_eps);
+        float r = inverse_rms(x, a->norm_eps, n);
         for (uint32_t i = 0; i < n; i++)
             y[i] = x[i] * r * a->norm_w[i];
         return;
@@ -25,6 +41,10 @@ static void prepare_row(const struct sl_linear *a, const float *x, uint32_t n, f
     case SL_PRO_SWIGLU:
         for (uint32_t i = 0; i < n; i++)
             y[i] = sl_silu(x[i]) * x[n + i];
+        return;
+    case SL_PRO_GEGLU:
+        for (uint32_t i = 0; i < n; i++)
+            y[i] = sl_gelu(x[i]) * x[n + i];
         return;
     }
 }
@@ -60,7 +80,7 @@ void sl_ref_linear(struct sl_dev *d, const struct sl_linear *a)
 {
     const struct sl_weight *w = a->w;
     uint32_t k = w->n_cols;
-    size_t stride = a->prologue == SL_PRO_SWIGLU ? 2 * (size_t)k : k;
+    size_t stride = sl_linear_x_cols(a->prologue, k);
     for (uint32_t r0 = 0; r0 < a->n_rows; r0 += d->max_rows) {
         uint32_t n = a->n_rows - r0 < d->max_rows ? a->n_rows - r0 : d->max_rows;
         float *x = (float *)d->acts;

@@ -10,18 +10,35 @@ static inline __mmask16 lanes(uint32_t i, uint32_t n)
     return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
 }
 
-void sl_avx512_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, float *y)
+/* 1 / sqrt(mean(x^2) + eps) in all lanes */
+static inline __m512 inverse_rms(const float *x, float eps, uint32_t n)
 {
     __m512 sum = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i += 16) {
         __m512 v = _mm512_maskz_loadu_ps(lanes(i, n), x + i);
         sum = _mm512_fmadd_ps(v, v, sum);
     }
-    __m512 r = _mm512_set1_ps(1.0f / sqrtf(sl_v_sum(sum) / (float)n + eps));
+    return _mm512_set1_ps(1.0f / sqrtf(sl_v_sum(sum) / (float)n + eps));
+}
+
+void sl_avx512_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, float *y)
+{
+    __m512 r = inverse_rms(x, eps, n);
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 m = lanes(i, n);
         __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), r);
         _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, w + i)));
+    }
+}
+
+void sl_avx512_norm_add_row(const float *y, const float *w, float eps, uint32_t n, float *x)
+{
+    __m512 r = inverse_rms(y, eps, n);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, y + i), r);
+        v = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, w + i));
+        _mm512_mask_storeu_ps(x + i, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, x + i), v));
     }
 }
 
@@ -30,6 +47,15 @@ void sl_avx512_swiglu_row(const float *x, uint32_t n, float *y)
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 m = lanes(i, n);
         __m512 gate = sl_v_silu(_mm512_maskz_loadu_ps(m, x + i));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(gate, _mm512_maskz_loadu_ps(m, x + n + i)));
+    }
+}
+
+void sl_avx512_geglu_row(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes(i, n);
+        __m512 gate = sl_v_gelu(_mm512_maskz_loadu_ps(m, x + i));
         _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(gate, _mm512_maskz_loadu_ps(m, x + n + i)));
     }
 }

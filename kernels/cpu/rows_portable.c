@@ -1,4 +1,4 @@
-/* kernels/cpu/rows_portable.c - row operations around the products in C without intrinsics: norm, SwiGLU,
+/* kernels/cpu/rows_portable.c - row operations around the products in C without intrinsics: norms, gates,
  * quantisation, rotation, storing of K and V. The order of operations is fixed by struct sl_cpu_isa
  * (cpu_dev.h). */
 #include "kernels/cpu/isa_portable.h"
@@ -16,7 +16,8 @@ static float sum_lanes(float *s)
     return s[0];
 }
 
-void sl_portable_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, float *y)
+/* 1 / sqrt(mean(x^2) + eps) */
+static float inverse_rms(const float *x, float eps, uint32_t n)
 {
     float lanes[LANES] = {0};
     uint32_t i = 0;
@@ -25,15 +26,33 @@ void sl_portable_rmsnorm_row(const float *x, const float *w, float eps, uint32_t
             lanes[j] = fmaf(x[i + (uint32_t)j], x[i + (uint32_t)j], lanes[j]);
     for (int j = 0; i < n; i++, j++)
         lanes[j] = fmaf(x[i], x[i], lanes[j]);
-    float r = 1.0f / sqrtf(sum_lanes(lanes) / (float)n + eps);
-    for (i = 0; i < n; i++)
+    return 1.0f / sqrtf(sum_lanes(lanes) / (float)n + eps);
+}
+
+void sl_portable_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, float *y)
+{
+    float r = inverse_rms(x, eps, n);
+    for (uint32_t i = 0; i < n; i++)
         y[i] = x[i] * r * w[i];
+}
+
+void sl_portable_norm_add_row(const float *y, const float *w, float eps, uint32_t n, float *x)
+{
+    float r = inverse_rms(y, eps, n);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] += y[i] * r * w[i];
 }
 
 void sl_portable_swiglu_row(const float *x, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i++)
         y[i] = sl_silu(x[i]) * x[n + i];
+}
+
+void sl_portable_geglu_row(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = sl_gelu(x[i]) * x[n + i];
 }
 
 void sl_portable_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,

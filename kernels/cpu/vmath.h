@@ -23,6 +23,10 @@
 #define SL_EXP2_MIN (-125.0f)
 #define SL_EXP2_MAX 126.0f
 
+/* twice sqrt(2 / pi), and that times 0.044715 */
+#define SL_GELU_C1 0x1.988454p+0f
+#define SL_GELU_C3 0x1.2444f2p-4f
+
 #define SL_2_OVER_PI 0x1.45f306p-1f
 #define SL_PI_2_A    0x1.921fb6p+0f
 #define SL_PI_2_B    (-0x1.777a5cp-25f)
@@ -66,6 +70,12 @@ static inline float sl_exp(float x)
 static inline float sl_silu(float x)
 {
     return x / (1.0f + sl_exp(-x));
+}
+
+/* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+static inline float sl_gelu(float x)
+{
+    return x / (1.0f + sl_exp(-(x * fmaf(x * x, SL_GELU_C3, SL_GELU_C1))));
 }
 
 static inline void sl_sincos(float x, float *sin_out, float *cos_out)

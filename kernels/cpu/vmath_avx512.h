@@ -51,6 +51,13 @@ static inline __m512 sl_v_silu(__m512 x)
     return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), sl_v_exp(sl_v_negate(x))));
 }
 
+static inline __m512 sl_v_gelu(__m512 x)
+{
+    __m512 u = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(SL_GELU_C3), _mm512_set1_ps(SL_GELU_C1));
+    __m512 e = sl_v_exp(sl_v_negate(_mm512_mul_ps(x, u)));
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+}
+
 static inline void sl_v_sincos(__m512 x, __m512 *sin_out, __m512 *cos_out)
 {
     const __m512i one = _mm512_set1_epi32(1), two = _mm512_set1_epi32(2);

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
@@ -12,7 +13,7 @@
 #define MAX_ROWS 72u
 
 static const enum sl_dtype types[] = {SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1};
-static const enum sl_prologue prologues[] = {SL_PRO_NONE, SL_PRO_RMSNORM, SL_PRO_SWIGLU};
+static const enum sl_prologue prologues[] = {SL_PRO_NONE, SL_PRO_RMSNORM, SL_PRO_SWIGLU, SL_PRO_GEGLU};
 static const struct {
     uint32_t n, k;
 } shapes[] = {{1, 32}, {31, 64}, {32, 96}, {33, 160}, {100, 288}, {576, 576}, {65, 1536}};
@@ -84,7 +85,8 @@ static void close_case(struct opened *o)
 static void run(const struct opened *o, const struct linear_case *c, uint32_t r0, uint32_t n_rows,
                 int with_bias, int add, float *y)
 {
-    size_t stride = c->prologue == SL_PRO_SWIGLU ? 2 * (size_t)c->k : c->k;
+    int gated = c->prologue == SL_PRO_SWIGLU || c->prologue == SL_PRO_GEGLU;
+    size_t stride = gated ? 2 * (size_t)c->k : c->k;
     memcpy(y, c->y0 + (size_t)r0 * c->n, (size_t)n_rows * c->n * sizeof *y);
     struct sl_linear a = {
         .w = o->w,
@@ -149,7 +151,7 @@ static void linear_row_has_the_same_bits_in_any_batch(void **state)
                 continue;
             uint32_t n = s < SL_COUNTOF(shapes) ? shapes[s].n : 45;
             uint32_t k = s < SL_COUNTOF(shapes) ? shapes[s].k : odd_k[s - SL_COUNTOF(shapes)];
-            struct linear_case c = make_case(&r, types[t], n, k, prologues[s % 3]);
+            struct linear_case c = make_case(&r, types[t], n, k, prologues[s % SL_COUNTOF(prologues)]);
             float *want = sl_xcalloc((size_t)MAX_ROWS * n, sizeof *want),
                   *got = sl_xcalloc((size_t)MAX_ROWS * n, sizeof *got);
             struct opened one = open_case("portable", 1, &c, 1);
@@ -210,7 +212,7 @@ static void linear_selected_rows_are_those_rows(void **state)
             }
 }
 
-static void embed_gives_the_dequantised_row(void **state)
+static void embed_gives_the_dequantised_row_scaled(void **state)
 {
     (void)state;
     struct op_rand r = {4};
@@ -225,13 +227,16 @@ static void embed_gives_the_dequantised_row(void **state)
                 for (int i = 0; i < 77; i++)
                     tokens[i] = (i * 31 + 5) % 77;
                 struct sl_batch batch = {.n_rows = 77, .tokens = tokens};
-                o.ops->embed(o.d, o.w, &batch, x);
+                float scale = t % 2 ? 5.3f : 1.0f;
+                o.ops->embed(o.d, o.w, &batch, scale, x);
                 for (int i = 0; i < 77; i++) {
                     uint32_t row = (uint32_t)tokens[i], first = (uint32_t)c.views[0].n_rows;
                     const struct sl_tensor_view *v = &c.views[row >= first];
                     row = row >= first ? row - first : row;
                     sl_dequant_row(v->type, (const char *)v->data + row * sl_dtype_row_bytes(v->type, 160),
                                    160, want);
+                    for (int k = 0; k < 160; k++)
+                        want[k] *= scale;
                     op_assert_same_bits(x + (size_t)i * 160, want, 160, sl_dtype_name(types[t]));
                 }
                 close_case(&o);
@@ -240,13 +245,68 @@ static void embed_gives_the_dequantised_row(void **state)
         }
 }
 
+static void norm_add_adds_the_normed_row(void **state)
+{
+    (void)state;
+    struct op_rand r = {5};
+    static const char *const names[] = {"portable", "avx512"};
+    static const uint32_t widths[] = {1, 15, 16, 33, 576, 1000};
+    for (size_t s = 0; s < SL_COUNTOF(widths); s++) {
+        uint32_t n = widths[s], rows = 21;
+        size_t total = (size_t)rows * n;
+        float *y = sl_xcalloc(total, sizeof *y), *x = sl_xcalloc(total, sizeof *x),
+              *w = sl_xcalloc(n, sizeof *w), *want = sl_xcalloc(total, sizeof *want),
+              *first = sl_xcalloc(total, sizeof *first), *got = sl_xcalloc(total, sizeof *got);
+        op_rand_floats(&r, y, total, 3.0f);
+        op_rand_floats(&r, x, total, 1.0f);
+        op_rand_floats(&r, w, n, 1.0f);
+        memset(y + n, 0, n * sizeof *y); /* a row of zeros has no root mean square */
+        for (uint32_t row = 0; row < rows; row++) {
+            double sum = 0;
+            for (uint32_t i = 0; i < n; i++)
+                sum += (double)y[row * n + i] * y[row * n + i];
+            for (uint32_t i = 0; i < n; i++)
+                want[row * n + i] = (float)(x[row * n + i] + y[row * n + i] / sqrt(sum / n + 1e-5) * w[i]);
+        }
+        const struct sl_backend_ops *ref = op_backend("reference");
+        struct sl_dev *d = op_open(ref, 2, 4);
+        memcpy(got, x, total * sizeof *x);
+        ref->norm_add(d, y, w, 1e-5f, rows, n, got);
+        assert_true(op_relative_error(got, want, total) < 2e-7);
+        ref->close(d);
+        for (size_t b = 0; b < SL_COUNTOF(names); b++)
+            for (uint32_t at_once = 1; at_once <= rows; at_once += 4) {
+                const struct sl_backend_ops *ops = op_backend(names[b]);
+                if (!ops)
+                    continue;
+                d = op_open(ops, 2, 4);
+                memcpy(got, x, total * sizeof *x);
+                for (uint32_t row = 0; row < rows; row += at_once)
+                    ops->norm_add(d, y + row * n, w, 1e-5f, rows - row < at_once ? rows - row : at_once, n,
+                                  got + row * n);
+                ops->close(d);
+                assert_true(op_relative_error(got, want, total) < 2e-7);
+                if (b == 0 && at_once == 1)
+                    memcpy(first, got, total * sizeof *got);
+                op_assert_same_bits(got, first, total, names[b]);
+            }
+        sl_free(y);
+        sl_free(x);
+        sl_free(w);
+        sl_free(want);
+        sl_free(first);
+        sl_free(got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_any_shape_is_near_the_reference),
         cmocka_unit_test(linear_row_has_the_same_bits_in_any_batch),
         cmocka_unit_test(linear_selected_rows_are_those_rows),
-        cmocka_unit_test(embed_gives_the_dequantised_row),
+        cmocka_unit_test(norm_add_adds_the_normed_row),
+        cmocka_unit_test(embed_gives_the_dequantised_row_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

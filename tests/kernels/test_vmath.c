@@ -42,6 +42,21 @@ static void exp2_at_its_ends_is_exact(void **state)
     assert_true(isnan(sl_silu(NAN)));
 }
 
+static void gelu_is_that_of_tanh(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (float x = -9.0f; x < 9.0f; x += 0.00137f) {
+        double want = 0.5 * x * (1 + tanh(sqrt(2 / acos(-1.0)) * (x + 0.044715 * (double)x * x * x)));
+        worst = fmax(worst, fabs((double)sl_gelu(x) - want) / fmax(1, fabs((double)x)));
+    }
+    assert_true(worst < 2e-7);
+    assert_true(sl_gelu(0.0f) == 0.0f);
+    assert_true(sl_gelu(1e30f) == 1e30f);
+    assert_true(fabsf(sl_gelu(-1e25f)) < 1e-10f);
+    assert_true(isnan(sl_gelu(NAN)));
+}
+
 static void sincos_is_within_2e_7(void **state)
 {
     (void)state;
@@ -102,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp2_is_within_two_ulp),
         cmocka_unit_test(exp2_at_its_ends_is_exact),
+        cmocka_unit_test(gelu_is_that_of_tanh),
         cmocka_unit_test(sincos_is_within_2e_7),
         cmocka_unit_test(f16_round_trip_is_exact),
         cmocka_unit_test(bf16_rounds_to_even_and_has_no_subnormals),

@@ -55,7 +55,7 @@ static void embed(const char *name, const struct sl_tensor_view *v, float *out)
     assert_int_equal(ops->weight_pack(d, v, 1, &w, NULL), SL_OK);
     for (int32_t t = 0; t < (int32_t)v->n_rows; t++) {
         struct sl_batch b = {.n_rows = 1, .tokens = &t};
-        ops->embed(d, w, &b, out + (size_t)t * v->n_cols);
+        ops->embed(d, w, &b, 1, out + (size_t)t * v->n_cols);
     }
     ops->weight_free(d, w);
     ops->close(d);
