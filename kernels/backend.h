@@ -67,7 +67,10 @@ struct sl_attn_shape {
     const float *rope_factors; /* [rope_dim/2] host, divides the frequencies (rope_freqs.weight), or NULL */
 };
 
+typedef void sl_parallel_fn(void *arg, uint32_t item, unsigned worker);
+
 struct sl_backend_ops {
+    int host_memory;  /* buffers are host memory, and any host memory serves as a buffer */
     const char *name; /* "reference", "portable", "avx512", "cuda" */
 
     /* True when this machine can run it. */
@@ -118,6 +121,11 @@ struct sl_backend_ops {
     void (*attention)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out);
     void (*sync)(struct sl_dev *d);
+
+    /* (optional) Calls fn once for each item 0 .. n_items - 1, at most 2^23, on the device's host threads,
+     * worker being 0 .. n_threads - 1 of sl_dev_conf; returns when all are done. For work on host memory
+     * between passes. */
+    void (*parallel)(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
 };
 
 /* Bytes of a page: n_layers * 2 * n_kv_heads * page_tokens * head_dim * element. */

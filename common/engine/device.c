@@ -31,7 +31,7 @@ struct sl_device {
     struct sl_dev *dev;
     struct sl_model *model;
     struct sl_kv *kv;
-    struct sl_sampler *sampler;
+    struct sl_samplers *samplers;
     float *logits; /* [max_sequences, n_vocab] */
     size_t logits_bytes;
 
@@ -68,7 +68,7 @@ static void profile(struct sl_device *d)
     struct sl_profile_target t = {
         .model = d->model,
         .kv = d->kv,
-        .sampler = d->sampler,
+        .samplers = d->samplers,
         .logits = d->logits,
         .n_pages = d->n_pages,
         .page_tokens = d->conf->page_tokens,
@@ -102,7 +102,7 @@ static enum sl_err open_all(struct sl_device *d)
     if ((err = open_kv(d)) != SL_OK)
         return err;
     const struct sl_model_conf *m = sl_model_conf(d->model);
-    d->sampler = sl_sampler_new(m->n_vocab);
+    d->samplers = sl_samplers_new(d->ops, d->dev, c->n_threads, m->n_vocab);
     d->logits_bytes = (size_t)c->max_sequences * m->n_vocab * sizeof *d->logits;
     d->logits = sl_huge_alloc(d->logits_bytes, false);
     if (!d->logits)
@@ -116,7 +116,7 @@ static enum sl_err open_all(struct sl_device *d)
 static void close_all(struct sl_device *d)
 {
     sl_huge_free(d->logits, d->logits_bytes);
-    sl_sampler_free(d->sampler);
+    sl_samplers_free(d->samplers);
     if (d->kv)
         d->ops->kv_close(d->dev, d->kv);
     sl_model_close(d->model);
@@ -129,12 +129,7 @@ static void run(struct sl_device *d, struct sl_step *st)
     uint64_t start = sl_now_ns();
     sl_alloc_guard_on("step");
     sl_model_forward(d->model, d->kv, &st->batch, d->logits, &d->progress);
-    size_t n_vocab = sl_model_conf(d->model)->n_vocab;
-    for (uint32_t i = 0; i < st->batch.n_out; i++) {
-        const struct sl_seq *s = st->out_seqs[i];
-        sl_sample(d->sampler, &d->logits[i * n_vocab], &s->sampling, s->tokens, s->n_tokens, s->n_prompt,
-                  s->want_digest, &st->sampled[i]);
-    }
+    sl_sample_rows(d->samplers, d->logits, st->samples, st->batch.n_out, st->sampled);
     sl_alloc_guard_off();
     st->actual_ms = (double)(sl_now_ns() - start) / 1e6;
 }

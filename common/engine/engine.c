@@ -25,7 +25,7 @@ static void step_arrays_new(struct sl_engine *e)
     st->out_rows = sl_xcalloc(n, sizeof *st->out_rows);
     st->seqs = sl_xcalloc(n, sizeof(struct sl_seq *));
     st->outs = sl_xcalloc(n, sizeof *st->outs);
-    st->out_seqs = sl_xcalloc(n, sizeof(struct sl_seq *));
+    st->samples = sl_xcalloc(n, sizeof *st->samples);
     st->sampled = sl_xcalloc(n, sizeof *st->sampled);
     e->prompts = sl_xcalloc(n, sizeof *e->prompts);
     e->chunks = sl_xcalloc(n, sizeof *e->chunks);
@@ -45,7 +45,7 @@ static void step_arrays_free(struct sl_engine *e)
     sl_free(e->chunks);
     sl_free(e->prompts);
     sl_free(st->sampled);
-    sl_free(st->out_seqs);
+    sl_free(st->samples);
     sl_free(st->outs);
     sl_free(st->seqs);
     sl_free(st->out_rows);

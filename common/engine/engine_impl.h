@@ -11,6 +11,7 @@
 #include "common/engine/engine.h"
 #include "common/kv/kv_hash.h"
 #include "common/kv/kv_prefix.h"
+#include "common/model/sample_rows.h"
 #include "common/sched/admission.h"
 #include "common/sched/preempt.h"
 
@@ -51,12 +52,12 @@ struct sl_seq {
  * are sized at open. */
 struct sl_step {
     struct sl_batch batch;
-    int32_t *tokens;           /* [max_rows] */
-    struct sl_batch_run *runs; /* [max_sequences] */
-    uint32_t *out_rows;        /* [max_sequences] */
-    struct sl_seq **seqs;      /* [n_runs] */
-    uint32_t *outs;            /* [n_runs]: index into sampled, or SL_NO_OUT */
-    struct sl_seq **out_seqs;  /* [n_out] */
+    int32_t *tokens;               /* [max_rows] */
+    struct sl_batch_run *runs;     /* [max_sequences] */
+    uint32_t *out_rows;            /* [max_sequences] */
+    struct sl_seq **seqs;          /* [n_runs] */
+    uint32_t *outs;                /* [n_runs]: index into sampled, or SL_NO_OUT */
+    struct sl_sample_row *samples; /* [n_out]; they point into the sequences */
     struct sl_sampled *sampled;
     struct sl_step_load load;
     double predicted_ms, actual_ms;
@@ -85,7 +86,7 @@ uint64_t sl_device_progress(const struct sl_device *d);
 struct sl_profile_target {
     struct sl_model *model;
     struct sl_kv *kv;
-    struct sl_sampler *sampler;
+    struct sl_samplers *samplers;
     float *logits; /* [max_out, n_vocab] */
     uint32_t n_pages, page_tokens, max_rows, max_out;
     atomic_uint_fast64_t *progress;

@@ -249,7 +249,11 @@ static void add_run(struct sl_engine *e, struct sl_seq *s, uint32_t first_pos, u
     b->n_rows += n_rows;
     if (sampled) {
         st->outs[b->n_runs] = b->n_out;
-        st->out_seqs[b->n_out] = s;
+        st->samples[b->n_out] = (struct sl_sample_row){.sampling = &s->sampling,
+                                                       .history = s->tokens,
+                                                       .n_history = s->n_tokens,
+                                                       .n_prompt = s->n_prompt,
+                                                       .want_digest = s->want_digest};
         st->out_rows[b->n_out++] = b->n_rows - 1;
     }
     b->n_runs++;

@@ -34,6 +34,8 @@ struct probe {
     int32_t *tokens;
     uint32_t *out_rows, *pages;
     struct sl_batch_run *runs;
+    struct sl_sample_row *samples; /* [PROBE_DECODES] */
+    struct sl_sampled *sampled;
     uint32_t pages_per_run;
     double spent_ms;
 };
@@ -66,13 +68,9 @@ static double run_once(struct probe *p, const struct shape *s)
                          .tokens = p->tokens,
                          .runs = p->runs,
                          .out_rows = p->out_rows};
-    struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true};
-    struct sl_sampled sampled;
-    size_t n_vocab = sl_model_conf(t->model)->n_vocab;
     uint64_t start = sl_now_ns();
     sl_model_forward(t->model, t->kv, &b, t->logits, t->progress);
-    for (uint32_t i = 0; i < s->n_out; i++)
-        sl_sample(t->sampler, &t->logits[i * n_vocab], &greedy, p->tokens, 1, 1, false, &sampled);
+    sl_sample_rows(t->samplers, t->logits, p->samples, s->n_out, p->sampled);
     double ms = (double)(sl_now_ns() - start) / 1e6;
     p->spent_ms += ms;
     return ms;
@@ -204,6 +202,11 @@ void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out
     p.out_rows = sl_xcalloc(max_runs, sizeof *p.out_rows);
     p.pages = sl_xcalloc((size_t)max_runs * p.pages_per_run, sizeof *p.pages);
     p.runs = sl_xcalloc(max_runs, sizeof *p.runs);
+    p.samples = sl_xcalloc(max_runs, sizeof *p.samples);
+    p.sampled = sl_xcalloc(max_runs, sizeof *p.sampled);
+    struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true};
+    for (uint32_t i = 0; i < max_runs; i++)
+        p.samples[i] = (struct sl_sample_row){&greedy, p.tokens, 1, 1, false};
     for (uint32_t i = 0; i < t->max_rows; i++)
         p.tokens[i] = (int32_t)((uint64_t)i * 7919 % m->n_vocab);
 
@@ -224,6 +227,8 @@ void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out
             "prompt_attn=%.1f prompt_read=%.1f decode_attn=%.1f spent_ms=%.0f",
             c.n_points, c.ms[0], c.rows[last], c.ms[last], c.head_ms_per_row, c.prompt_attn_ms_per_mtoken,
             c.prompt_read_ms_per_mtoken, c.decode_attn_ms_per_mtoken, p.spent_ms);
+    sl_free(p.sampled);
+    sl_free(p.samples);
     sl_free(p.runs);
     sl_free(p.pages);
     sl_free(p.out_rows);

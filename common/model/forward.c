@@ -104,16 +104,18 @@ static void head_forward(struct sl_model *m, const struct sl_batch *b, float *lo
     size_t n_vocab = m->conf.n_vocab;
     for (uint32_t first = 0; first < b->n_out; first += SL_HEAD_ROWS) {
         uint32_t n = b->n_out - first < SL_HEAD_ROWS ? b->n_out - first : SL_HEAD_ROWS;
+        float *to = logits + first * n_vocab;
         struct sl_linear head = {.w = m->weights.head,
                                  .prologue = SL_PRO_RMSNORM,
                                  .norm_w = m->weights.out_norm.p,
                                  .norm_eps = m->conf.rms_eps,
                                  .x = m->x.p,
                                  .x_rows = b->out_rows + first,
-                                 .y = m->logits.p,
+                                 .y = m->logits.p ? m->logits.p : to,
                                  .n_rows = n};
         m->ops->linear(m->dev, &head);
-        m->ops->download(m->dev, logits + first * n_vocab, m->logits.p, n * n_vocab * sizeof *logits);
+        if (m->logits.p)
+            m->ops->download(m->dev, to, m->logits.p, n * n_vocab * sizeof *logits);
     }
 }
 

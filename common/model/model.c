@@ -32,6 +32,8 @@ static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
     size_t host_bytes = SL_QK_NORM_ROWS * (q_dim + 2 * kv_dim) * sizeof *m->qkv_host;
     if (c->qk_norm && (m->qkv_host = sl_try_alloc(host_bytes)) == NULL)
         return sl_why_set(why, SL_ENOMEM, "no memory for %zu bytes of activations", host_bytes);
+    if (m->ops->host_memory)
+        return SL_OK;
     return buffer_alloc(m, &m->logits, n_head_rows, c->n_vocab, "logits", why);
 }
 

@@ -26,7 +26,8 @@ struct sl_model {
     struct sl_vector gate_up;         /* [max_rows, 2 d_ff] */
     struct sl_batch_run *wanted_runs; /* [max_rows] host scratch of forward.c */
     float *qkv_host;                  /* [SL_QK_NORM_ROWS, ..] as qkv, host scratch of qk_norm.c; or NULL */
-    struct sl_vector logits;          /* [min(max_rows, SL_HEAD_ROWS), n_vocab] */
+    struct sl_vector
+        logits; /* [min(max_rows, SL_HEAD_ROWS), n_vocab]; none where the device writes to the host */
 };
 
 /* qk_norm.c: norms each head of q and k in the first n_rows of m->qkv. Only where conf.qk_norm. */

@@ -16,36 +16,43 @@
 #include "common/base/mem.h"
 #include "common/base/philox.h"
 #include "common/model/exact_math.h"
+#include "common/model/logits_row.h"
 #include <math.h>
 #include <string.h>
 
-#define LANES        16 /* independent accumulators: lets the compiler use vectors, order fixed */
-#define BINS_PER_NAT 64
-#define N_BINS       4096 /* 64 nats; the last bin takes all that is below, together 1e-28 of the weight each */
-#define NO_BIN       UINT16_MAX /* banned, or not a number */
-#define GREEDY_BELOW 1e-5f      /* temperature; the field's limit (vLLM's _SAMPLING_EPS) */
+#define GREEDY_BELOW 1e-5f /* temperature; the field's limit (vLLM's _SAMPLING_EPS) */
+
+#define NO_SORTED UINT32_MAX
 
 struct sl_sampler {
-    uint32_t n_vocab;
+    const struct sl_row_passes *row;
+    uint32_t n_vocab, n_blocks;
     float *raw;          /* [n_vocab] the row before bias and penalties, when log-probabilities are wanted */
+    float *block_max;    /* [n_blocks] */
     float *weight;       /* [n_vocab] */
     uint16_t *bin;       /* [n_vocab] */
     uint32_t *counts;    /* [n_vocab] occurrences while penalties are applied; all 0 in between */
-    double *bin_weight;  /* [N_BINS] */
-    uint32_t *bin_count; /* [N_BINS] */
+    double *bin_weight;  /* [SL_ROW_BINS + 1], the last for SL_ROW_NO_BIN */
+    uint32_t *bin_count; /* the same */
+    uint32_t *ids;       /* [n_vocab] members of one bin, by id */
     uint64_t *members, *members2; /* [n_vocab] those of one bin, sorted */
+    uint32_t sorted_bin;          /* which, or NO_SORTED */
 };
 
 struct sl_sampler *sl_sampler_new(uint32_t n_vocab)
 {
     struct sl_sampler *s = sl_xcalloc(1, sizeof *s);
+    s->row = sl_row_passes_all()[0];
     s->n_vocab = n_vocab;
+    s->n_blocks = sl_row_blocks(n_vocab);
     s->raw = sl_xcalloc(n_vocab, sizeof *s->raw);
+    s->block_max = sl_xcalloc(s->n_blocks, sizeof *s->block_max);
     s->weight = sl_xcalloc(n_vocab, sizeof *s->weight);
     s->bin = sl_xcalloc(n_vocab, sizeof *s->bin);
     s->counts = sl_xcalloc(n_vocab, sizeof *s->counts);
-    s->bin_weight = sl_xcalloc(N_BINS, sizeof *s->bin_weight);
-    s->bin_count = sl_xcalloc(N_BINS, sizeof *s->bin_count);
+    s->bin_weight = sl_xcalloc(SL_ROW_BINS + 1, sizeof *s->bin_weight);
+    s->bin_count = sl_xcalloc(SL_ROW_BINS + 1, sizeof *s->bin_count);
+    s->ids = sl_xcalloc(n_vocab, sizeof *s->ids);
     s->members = sl_xcalloc(n_vocab, sizeof *s->members);
     s->members2 = sl_xcalloc(n_vocab, sizeof *s->members2);
     return s;
@@ -56,11 +63,13 @@ void sl_sampler_free(struct sl_sampler *s)
     if (s == NULL)
         return;
     sl_free(s->raw);
+    sl_free(s->block_max);
     sl_free(s->weight);
     sl_free(s->bin);
     sl_free(s->counts);
     sl_free(s->bin_weight);
     sl_free(s->bin_count);
+    sl_free(s->ids);
     sl_free(s->members);
     sl_free(s->members2);
     sl_free(s);
@@ -68,30 +77,25 @@ void sl_sampler_free(struct sl_sampler *s)
 
 /* ---- the row ---- */
 
-/* -inf for an empty row; what is not a number never wins. */
-static float row_max(const float *x, uint32_t n)
+/* Fills block_max; the largest of the row, -inf when there is none; what is not a number never wins. */
+static float row_max(struct sl_sampler *s, const float *x)
 {
-    float m[LANES];
-    for (int j = 0; j < LANES; j++)
-        m[j] = -INFINITY;
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int j = 0; j < LANES; j++)
-            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
-    }
-    for (; i < n; i++)
-        m[0] = x[i] > m[0] ? x[i] : m[0];
-    for (int j = 1; j < LANES; j++)
-        m[0] = m[j] > m[0] ? m[j] : m[0];
-    return m[0];
+    s->row->block_max(x, s->n_vocab, s->block_max);
+    float max = -INFINITY;
+    for (uint32_t b = 0; b < s->n_blocks; b++)
+        max = s->block_max[b] > max ? s->block_max[b] : max;
+    return max;
 }
 
-/* The lowest id that has the value max; 0 when none has (nothing but NaN). */
-static int32_t row_find(const float *x, uint32_t n, float max)
+/* The lowest id that has the value max, of which block_max knows; 0 when none has (nothing but NaN). */
+static int32_t row_find(const struct sl_sampler *s, const float *x, float max)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        if (x[i] == max)
-            return (int32_t)i;
+    for (uint32_t b = 0; b < s->n_blocks; b++) {
+        if (s->block_max[b] != max)
+            continue;
+        for (uint32_t i = b * SL_ROW_BLOCK; i < s->n_vocab; i++)
+            if (x[i] == max)
+                return (int32_t)i;
     }
     return 0;
 }
@@ -159,26 +163,14 @@ struct cut {
 /* Fills weight, bin, bin_weight, bin_count. */
 static void bins_fill(struct sl_sampler *s, const float *logits, float max, float inv_temperature)
 {
-    uint32_t n = s->n_vocab;
-    float *weight = s->weight;
-    uint16_t *bin = s->bin;
-    for (uint32_t i = 0; i < n; i++) {
-        float x = (logits[i] - max) * inv_temperature;
-        weight[i] = sl_exact_exp(x);
-        float depth = x * -(float)BINS_PER_NAT;
-        depth = depth < (float)(N_BINS - 1) ? depth : (float)(N_BINS - 1);
-        bin[i] = (uint16_t)(int32_t)depth;
+    s->row->weigh(logits, s->n_vocab, max, inv_temperature, s->weight, s->bin);
+    memset(s->bin_weight, 0, (SL_ROW_BINS + 1) * sizeof *s->bin_weight);
+    memset(s->bin_count, 0, (SL_ROW_BINS + 1) * sizeof *s->bin_count);
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        s->bin_weight[s->bin[i]] += (double)s->weight[i];
+        s->bin_count[s->bin[i]]++;
     }
-    memset(s->bin_weight, 0, N_BINS * sizeof *s->bin_weight);
-    memset(s->bin_count, 0, N_BINS * sizeof *s->bin_count);
-    for (uint32_t i = 0; i < n; i++) {
-        if (!(logits[i] > -INFINITY)) {
-            bin[i] = NO_BIN;
-            continue;
-        }
-        s->bin_weight[bin[i]] += (double)weight[i];
-        s->bin_count[bin[i]]++;
-    }
+    s->sorted_bin = NO_SORTED;
 }
 
 /* A key in candidate order: logit, highest first (-0 and 0 are one value), then id. */
@@ -200,11 +192,13 @@ static uint32_t member(const struct sl_sampler *s, uint32_t i)
  * sort over the logit's four bytes (stable, and they are gathered in id order), without a bad case. */
 static void bin_sort(struct sl_sampler *s, const float *logits, uint32_t bin)
 {
-    uint32_t n = 0, count = s->bin_count[bin];
-    for (uint32_t i = 0; n < count; i++) {
-        if (s->bin[i] == bin)
-            s->members[n++] = sort_item(logits[i], i);
-    }
+    uint32_t n = s->bin_count[bin];
+    if (s->sorted_bin == bin)
+        return;
+    s->sorted_bin = bin;
+    s->row->members(s->bin, s->n_vocab, (uint16_t)bin, n, s->ids);
+    for (uint32_t i = 0; i < n; i++)
+        s->members[i] = sort_item(logits[s->ids[i]], s->ids[i]);
     if (n <= 64) {
         for (uint32_t i = 1; i < n; i++) {
             uint64_t item = s->members[i];
@@ -298,8 +292,8 @@ static void min_p_cut(struct sl_sampler *s, const float *logits, struct cut *c, 
                       float inv_temperature, float min_p)
 {
     float lowest = min_p >= 1 ? 0.0f : (float)sl_exact_log((double)min_p);
-    float depth = lowest * -(float)BINS_PER_NAT;
-    if (depth >= (float)(N_BINS - 1))
+    float depth = lowest * -(float)SL_BINS_PER_NAT;
+    if (depth >= (float)(SL_ROW_BINS - 1))
         return;
     uint32_t bin = (uint32_t)depth;
     if (bin > c->bin)
@@ -334,16 +328,17 @@ static int32_t draw(struct sl_sampler *s, const float *logits, const struct cut 
     return (int32_t)member(s, i);
 }
 
-static int32_t choose(struct sl_sampler *s, const float *logits, const struct sl_sampling *p,
+/* max: of the row, from row_max(). */
+static int32_t choose(struct sl_sampler *s, const float *logits, float max, const struct sl_sampling *p,
                       uint32_t position)
 {
-    float max = row_max(logits, s->n_vocab);
     if (p->temperature < GREEDY_BELOW || p->top_k == 1 || !(max > -INFINITY && max < INFINITY))
-        return row_find(logits, s->n_vocab, max);
+        return row_find(s, logits, max);
     float inv_temperature = 1 / p->temperature;
     bins_fill(s, logits, max, inv_temperature);
-    struct cut c = {
-        .bin = N_BINS - 1, .n_in_bin = s->bin_count[N_BINS - 1], .weight_in_bin = s->bin_weight[N_BINS - 1]};
+    struct cut c = {.bin = SL_ROW_BINS - 1,
+                    .n_in_bin = s->bin_count[SL_ROW_BINS - 1],
+                    .weight_in_bin = s->bin_weight[SL_ROW_BINS - 1]};
     if (p->top_k > 0 && p->top_k < s->n_vocab)
         top_k_cut(s, logits, &c, p->top_k);
     if (p->top_p < 1)
@@ -355,43 +350,32 @@ static int32_t choose(struct sl_sampler *s, const float *logits, const struct sl
 
 /* ---- log-probabilities of the raw row ---- */
 
-static double log_sum_exp(const float *x, uint32_t n, float max)
-{
-    double total = 0;
-    for (uint32_t i = 0; i < n;) {
-        /* Short float sums in lanes, then double: 1024 values lose nothing that matters and stay fast. */
-        float lane[LANES] = {0};
-        uint32_t end = n - i > 1024 ? i + 1024 : n;
-        for (; i + LANES <= end; i += LANES) {
-            for (int j = 0; j < LANES; j++)
-                lane[j] += sl_exact_exp(x[i + j] - max);
-        }
-        for (; i < end; i++)
-            lane[0] += sl_exact_exp(x[i] - max);
-        for (int j = 0; j < LANES; j++)
-            total += (double)lane[j];
-    }
-    return (double)max + sl_exact_log(total);
-}
-
 static float logprob_of(float logit, double lse)
 {
     return (float)((double)logit - lse);
 }
 
-static void top_find(const float *x, uint32_t n, uint32_t n_top, double lse, struct sl_sampled *out)
+/* Blocks without an entry above the lowest of the best so far are passed over. */
+static void top_find(const struct sl_sampler *s, const float *x, uint32_t n_top, double lse,
+                     struct sl_sampled *out)
 {
     uint32_t have = 0;
-    for (uint32_t i = 0; i < n && n_top > 0; i++) {
-        if (!(x[i] > -INFINITY) || (have == n_top && !(x[i] > out->top_logprob[have - 1])))
+    for (uint32_t b = 0; b < s->n_blocks && n_top > 0; b++) {
+        if (have == n_top && !(s->block_max[b] > out->top_logprob[have - 1]))
             continue;
-        uint32_t j = have < n_top ? have++ : n_top - 1;
-        for (; j > 0 && out->top_logprob[j - 1] < x[i]; j--) {
-            out->top_logprob[j] = out->top_logprob[j - 1];
-            out->top_token[j] = out->top_token[j - 1];
+        uint32_t first = b * SL_ROW_BLOCK,
+                 end = s->n_vocab - first < SL_ROW_BLOCK ? s->n_vocab : first + SL_ROW_BLOCK;
+        for (uint32_t i = first; i < end; i++) {
+            if (!(x[i] > -INFINITY) || (have == n_top && !(x[i] > out->top_logprob[have - 1])))
+                continue;
+            uint32_t j = have < n_top ? have++ : n_top - 1;
+            for (; j > 0 && out->top_logprob[j - 1] < x[i]; j--) {
+                out->top_logprob[j] = out->top_logprob[j - 1];
+                out->top_token[j] = out->top_token[j - 1];
+            }
+            out->top_logprob[j] = x[i];
+            out->top_token[j] = (int32_t)i;
         }
-        out->top_logprob[j] = x[i];
-        out->top_token[j] = (int32_t)i;
     }
     out->n_top = have;
     for (uint32_t j = 0; j < have; j++)
@@ -409,16 +393,17 @@ void sl_sample(struct sl_sampler *s, float *logits, const struct sl_sampling *p,
     double lse = 0;
     if (want_logprobs) {
         memcpy(s->raw, logits, n * sizeof *logits);
-        float max = row_max(logits, n);
-        lse = max > -INFINITY && max < INFINITY ? log_sum_exp(logits, n, max) : 0;
+        float max = row_max(s, logits);
+        if (max > -INFINITY && max < INFINITY)
+            lse = (double)max + sl_exact_log(s->row->sum_exp(logits, n, max));
         uint32_t n_top =
             (uint32_t)p->n_logprobs < SL_MAX_LOGPROBS ? (uint32_t)p->n_logprobs : SL_MAX_LOGPROBS;
-        top_find(logits, n, n_top, lse, out);
+        top_find(s, logits, n_top, lse, out);
     }
     bias_apply(logits, n, p);
     penalties_apply(s, logits, p, history, n_history, n_prompt);
     stops_ban(logits, n, p, n_history - n_prompt);
-    out->token = choose(s, logits, p, n_history);
+    out->token = choose(s, logits, row_max(s, logits), p, n_history);
     if (want_logprobs)
         out->logprob = logprob_of(s->raw[out->token], lse);
 }

@@ -47,11 +47,11 @@ static enum sl_err portable_open(const struct sl_dev_conf *conf, struct sl_dev *
 
 /* What is the same in all three. */
 #define SHARED_OPS                                                                                           \
-    .close = sl_cpu_close, .buf_alloc = sl_cpu_buf_alloc, .buf_free = sl_cpu_buf_free,                       \
+    .host_memory = 1, .close = sl_cpu_close, .buf_alloc = sl_cpu_buf_alloc, .buf_free = sl_cpu_buf_free,     \
     .upload = sl_cpu_copy, .download = sl_cpu_copy, .weight_pack = sl_cpu_weight_pack,                       \
     .weight_free = sl_cpu_weight_free, .weight_bytes = sl_cpu_weight_bytes, .kv_open = sl_cpu_kv_open,       \
     .kv_close = sl_cpu_kv_close, .kv_host_base = sl_cpu_kv_host_base, .kv_read = sl_cpu_kv_read,             \
-    .kv_write = sl_cpu_kv_write, .embed = sl_cpu_embed, .sync = sl_cpu_sync
+    .kv_write = sl_cpu_kv_write, .embed = sl_cpu_embed, .sync = sl_cpu_sync, .parallel = sl_cpu_parallel
 
 const struct sl_backend_ops sl_backend_reference = {
     SHARED_OPS,

@@ -76,6 +76,11 @@ void sl_cpu_sync(struct sl_dev *d)
     (void)d;
 }
 
+void sl_cpu_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg)
+{
+    sl_cpu_pool_run(d->pool, n_items, fn, arg);
+}
+
 enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols)
 {
     if (n_cols <= d->widest)

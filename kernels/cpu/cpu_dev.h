@@ -217,6 +217,7 @@ void *sl_cpu_buf_alloc(struct sl_dev *d, size_t bytes);
 void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes);
 void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 void sl_cpu_sync(struct sl_dev *d);
+void sl_cpu_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
 /* Makes room for max_rows rows of n_cols activations in any form. */
 enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols);
 enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim);
