@@ -20,7 +20,7 @@ def bring():
         return out
     os.makedirs(CACHE, exist_ok=True)
     run = lambda *a: subprocess.run(a, check=True, stdout=sys.stderr)  # noqa: E731
-    run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "--no-build-isolation", "-d", CACHE,
+    run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", "-d", CACHE,
         f"llama-cpp-python=={VERSION}")
     with tarfile.open(glob.glob(os.path.join(CACHE, "llama_cpp_python-*.tar.gz"))[0]) as t:
         t.extractall(CACHE)
