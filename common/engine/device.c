@@ -41,6 +41,7 @@ struct sl_device {
     uint32_t n_pages;
     uint64_t numerics_id;
     struct sl_cost_model cost;
+    double cost_doubt; /* relative */
 };
 
 static enum sl_err open_kv(struct sl_device *d)
@@ -63,6 +64,7 @@ static void profile(struct sl_device *d)
 {
     const struct sl_model_conf *m = sl_model_conf(d->model);
     sl_profile_guess(m, &d->cost);
+    d->cost_doubt = SL_COST_DOUBT_GUESSED;
     if (d->conf->skip_profile)
         return;
     struct sl_profile_target t = {
@@ -77,6 +79,7 @@ static void profile(struct sl_device *d)
         .progress = &d->progress,
     };
     sl_profile_run(&t, &d->cost);
+    d->cost_doubt = SL_COST_DOUBT_MEASURED;
 }
 
 static enum sl_err open_all(struct sl_device *d)
@@ -262,8 +265,9 @@ const char *sl_device_backend(const struct sl_device *d)
     return d->ops->name;
 }
 
-const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d)
+const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d, double *doubt)
 {
+    *doubt = d->cost_doubt;
     return &d->cost;
 }
 

@@ -105,7 +105,9 @@ enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine *
     e->model_digest = m->digest;
     e->n_vocab = m->n_vocab;
     e->context_length = m->context_length;
-    e->cost = *sl_device_first_cost(e->dev);
+    double doubt;
+    e->cost = *sl_device_first_cost(e->dev, &doubt);
+    sl_cost_learner_init(&e->learner, &e->cost, doubt);
     step_arrays_new(e);
     *out = e;
     return SL_OK;

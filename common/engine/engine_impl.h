@@ -13,6 +13,7 @@
 #include "common/kv/kv_prefix.h"
 #include "common/model/sample_rows.h"
 #include "common/sched/admission.h"
+#include "common/sched/cost_learn.h"
 #include "common/sched/preempt.h"
 
 struct sl_seq {
@@ -79,7 +80,8 @@ uint32_t sl_device_n_pages(const struct sl_device *d);
 uint64_t sl_device_numerics_id(const struct sl_device *d);
 void *sl_device_page_base(const struct sl_device *d);
 const char *sl_device_backend(const struct sl_device *d);
-const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d);
+/* Measured or guessed at open, and the relative doubt in it. */
+const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d, double *doubt);
 uint64_t sl_device_progress(const struct sl_device *d);
 
 /* ---- profile.c ---- */
@@ -115,6 +117,7 @@ struct sl_engine {
     uint64_t next_order;
     struct sl_output_mean outputs;
     struct sl_cost_model cost;
+    struct sl_cost_learner learner; /* of cost */
     uint32_t starved_steps;
 
     bool in_flight;

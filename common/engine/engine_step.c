@@ -374,7 +374,7 @@ static void collect(struct sl_engine *e)
     e->total.busy_ms += st->actual_ms;
     e->total.predicted_ms += st->predicted_ms;
     e->total.actual_ms += st->actual_ms;
-    sl_cost_observe(&e->cost, &st->load, st->actual_ms);
+    sl_cost_observe(&e->learner, &e->cost, &st->load, st->actual_ms);
     for (uint32_t i = 0; i < st->batch.n_runs; i++)
         collect_run(e, i);
 }

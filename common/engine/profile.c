@@ -210,7 +210,7 @@ void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out
     for (uint32_t i = 0; i < t->max_rows; i++)
         p.tokens[i] = (int32_t)((uint64_t)i * 7919 % m->n_vocab);
 
-    struct sl_cost_model c = {.scale = 1};
+    struct sl_cost_model c = {0};
     measure_table(&p, &c);
     uint32_t last = c.n_points - 1;
     guess_terms(m, last ? (c.ms[last] - c.ms[0]) / (c.rows[last] - c.rows[0]) : GUESS_ROW_MS, &c);

@@ -41,14 +41,17 @@ Sluice__CostModel *sl_node_cost(struct sl_node *n, struct sl_arena *a)
     sluice__cost_model__init(m);
     for (uint32_t i = 0; i < c->n_points; i++) {
         tokens[i] = c->rows[i];
-        ms[i] = (float)(c->ms[i] * c->scale);
+        ms[i] = (float)c->ms[i];
     }
     m->n_tokens = m->n_step_ms = c->n_points;
     m->tokens = tokens;
     m->step_ms = ms;
     m->has_attn_ms_per_mtoken = m->has_decode_attn_ms_per_mtoken = m->has_error = true;
-    m->attn_ms_per_mtoken = (float)(c->prompt_attn_ms_per_mtoken * c->scale);
-    m->decode_attn_ms_per_mtoken = (float)(c->decode_attn_ms_per_mtoken * c->scale);
+    m->has_head_ms_per_row = m->has_read_ms_per_mtoken = true;
+    m->head_ms_per_row = (float)c->head_ms_per_row;
+    m->read_ms_per_mtoken = (float)c->prompt_read_ms_per_mtoken;
+    m->attn_ms_per_mtoken = (float)c->prompt_attn_ms_per_mtoken;
+    m->decode_attn_ms_per_mtoken = (float)c->decode_attn_ms_per_mtoken;
     m->error = (float)c->error;
     return m;
 }

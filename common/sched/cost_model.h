@@ -1,5 +1,5 @@
 /* common/sched/cost_model.h - predicted milliseconds of a step. A value type, copied freely; no clock, no
- * I/O.
+ * I/O. Real steps refine it: cost_learn.h.
  *
  * The time of a step is the sum of
  * - table(total rows) + head * decode rows
@@ -8,9 +8,7 @@
  *
  * for chunks of c rows behind a history of h. The table is piecewise linear over measured points and need not
  * be monotone; it is measured with one sampled row and no history. A chunk reads its history once, whatever
- * its size (prompt read): small chunks late in a long prompt pay mostly for that. Refined by real steps,
- * bounded and robust to outliers. Source of the terms: design, section 5; reference scheduling notes,
- * section 3. */
+ * its size (prompt read): small chunks late in a long prompt pay mostly for that. */
 #ifndef SLUICE_COMMON_SCHED_COST_MODEL_H
 #define SLUICE_COMMON_SCHED_COST_MODEL_H
 
@@ -27,7 +25,6 @@ struct sl_cost_model {
     double prompt_attn_ms_per_mtoken; /* per 1e6 (row x history position) */
     double prompt_read_ms_per_mtoken; /* per 1e6 history positions of chunks */
     double decode_attn_ms_per_mtoken; /* per 1e6 history positions */
-    double scale;                     /* online correction, starts at 1 */
     double error;                     /* running mean of |predicted - real| / real */
 };
 
@@ -38,8 +35,16 @@ struct sl_step_load {
     double decode_context; /* sum of contexts of decode rows */
 };
 
+/* A prediction is the sum of values times units: the values are the points of the table, then the terms
+ * beside it. */
+#define SL_COST_TERMS  4u
+#define SL_COST_VALUES (SL_COST_POINTS + SL_COST_TERMS)
+
 double sl_cost_predict_ms(const struct sl_cost_model *m, const struct sl_step_load *l);
-void sl_cost_observe(struct sl_cost_model *m, const struct sl_step_load *l, double real_ms);
+/* How many of each value the load takes; returns how many values there are, n_points + SL_COST_TERMS. */
+uint32_t sl_cost_units(const struct sl_cost_model *m, const struct sl_step_load *l,
+                       double units[SL_COST_VALUES]);
+double *sl_cost_value(struct sl_cost_model *m, uint32_t i);
 /* A model for tests and for routers that know nothing yet: t0 + per_row * rows. */
 void sl_cost_init_linear(struct sl_cost_model *m, double t0_ms, double per_row_ms);
 

@@ -179,12 +179,18 @@ static enum sl_err check_sane(const Sluice__NodeInfo *in, struct sl_why *why)
     return SL_OK;
 }
 
+/* 0 when absent or not a time. */
+static double cost_term(protobuf_c_boolean has, float ms)
+{
+    return has && ms > 0 && ms < 1e9f ? (double)ms : 0;
+}
+
 /* A cost model is believed only when it is whole; else the one before stays. */
 static void take_cost(struct sl_cost_model *out, const Sluice__CostModel *in)
 {
     if (!in || in->n_tokens == 0 || in->n_tokens != in->n_step_ms)
         return;
-    struct sl_cost_model m = {.scale = 1};
+    struct sl_cost_model m = {0};
     size_t stride = (in->n_tokens + SL_COST_POINTS - 1) / SL_COST_POINTS;
     for (size_t i = 0; i < in->n_tokens; i += stride) {
         uint32_t rows = in->tokens[i];
@@ -194,10 +200,10 @@ static void take_cost(struct sl_cost_model *out, const Sluice__CostModel *in)
         m.rows[m.n_points] = rows;
         m.ms[m.n_points++] = ms;
     }
-    double prompt = in->has_attn_ms_per_mtoken ? (double)in->attn_ms_per_mtoken : 0;
-    double decode = in->has_decode_attn_ms_per_mtoken ? (double)in->decode_attn_ms_per_mtoken : 0;
-    m.prompt_attn_ms_per_mtoken = prompt > 0 && prompt < 1e9 ? prompt : 0;
-    m.decode_attn_ms_per_mtoken = decode > 0 && decode < 1e9 ? decode : 0;
+    m.head_ms_per_row = cost_term(in->has_head_ms_per_row, in->head_ms_per_row);
+    m.prompt_attn_ms_per_mtoken = cost_term(in->has_attn_ms_per_mtoken, in->attn_ms_per_mtoken);
+    m.prompt_read_ms_per_mtoken = cost_term(in->has_read_ms_per_mtoken, in->read_ms_per_mtoken);
+    m.decode_attn_ms_per_mtoken = cost_term(in->has_decode_attn_ms_per_mtoken, in->decode_attn_ms_per_mtoken);
     m.error = in->has_error && in->error >= 0 ? (double)in->error : 0;
     *out = m;
 }

@@ -10,11 +10,12 @@
  * delays the second token. */
 #include "router/place/candidates.h"
 
+#include "common/sched/step_plan.h"
+
 #include <math.h>
 
 #define EXPECTED_OUTPUT                                                                                      \
     256u /* tokens assumed to come of a request that allows more: median of the conversation traces */
-#define AUTO_STRETCH         2.0 /* an automatic chunk may stretch the decode step by this: the engine's default */
 #define AUTO_CHUNK_MIN       16u
 #define AUTO_CHUNK_MAX       512u
 #define UNTESTED_BYTES_PER_S 1e9 /* a link that was not measured yet: loopback tcp, cautiously */
@@ -30,8 +31,21 @@ static double step_ms(const struct sl_place_node *n, uint32_t prompt_rows, uint3
     return ms > 0 && isfinite(ms) ? ms : 0;
 }
 
-/* Rows of one prompt chunk on n beside what decodes there now. */
-static uint32_t chunk_rows(const struct sl_place_node *n, const struct sl_place_req *req)
+/* A prompt chunk in the middle of new_tokens over history, beside what decodes on n now. */
+static double chunk_ms(const struct sl_place_node *n, uint32_t rows, double new_tokens, double history)
+{
+    double before = history + new_tokens / 2;
+    const struct sl_step_load l = {.prompt_rows = rows,
+                                   .decode_rows = n->decode_rows,
+                                   .prompt_attn = rows * before,
+                                   .prompt_history = before,
+                                   .decode_context = n->decode_context_tokens};
+    return sl_cost_predict_ms(&n->cost, &l);
+}
+
+/* Rows of one chunk of that prompt. */
+static uint32_t chunk_rows(const struct sl_place_node *n, const struct sl_place_req *req, double new_tokens,
+                           double history)
 {
     int32_t chunk = req->chunk != -2 ? req->chunk : n->chunk_tokens;
     uint32_t cap = n->max_batch_tokens ? n->max_batch_tokens : AUTO_CHUNK_MAX;
@@ -39,10 +53,10 @@ static uint32_t chunk_rows(const struct sl_place_node *n, const struct sl_place_
         return (uint32_t)chunk < cap ? (uint32_t)chunk : cap;
     if (chunk == 0 || n->decode_rows == 0)
         return cap;
-    double allowed = AUTO_STRETCH * step_ms(n, 0, n->decode_rows, n->decode_context_tokens);
+    double allowed = SL_PLAN_STRETCH * step_ms(n, 0, n->decode_rows, n->decode_context_tokens);
     uint32_t best = AUTO_CHUNK_MIN;
     for (uint32_t c = AUTO_CHUNK_MIN; c <= AUTO_CHUNK_MAX && c <= cap; c *= 2)
-        if (step_ms(n, c, n->decode_rows, n->decode_context_tokens) <= allowed)
+        if (chunk_ms(n, c, new_tokens, history) <= allowed)
             best = c;
     return best;
 }
@@ -54,17 +68,18 @@ static double prompt_ms(const struct sl_place_node *n, const struct sl_place_req
     *steps = 0;
     if (new_tokens <= 0)
         return 0;
-    uint32_t chunk = chunk_rows(n, req);
+    uint32_t chunk = chunk_rows(n, req, new_tokens, history);
     double full = floor(new_tokens / chunk);
     uint32_t rest = (uint32_t)(new_tokens - full * chunk);
     double ms = full * step_ms(n, chunk, n->decode_rows, n->decode_context_tokens);
     if (rest)
         ms += step_ms(n, rest, n->decode_rows, n->decode_context_tokens);
-    /* attention is linear in sum(c * (h + c / 2)), which does not depend on how the prompt is cut */
-    struct sl_step_load with = {.prompt_rows = 1, .prompt_attn = new_tokens * (history + new_tokens / 2)};
-    struct sl_step_load without = {.prompt_rows = 1};
-    double attn = sl_cost_predict_ms(&n->cost, &with) - sl_cost_predict_ms(&n->cost, &without);
     *steps = full + (rest ? 1 : 0);
+    /* What attention computes does not depend on how the prompt is cut; its history is read once a chunk. */
+    struct sl_step_load without = {.prompt_rows = 1}, with = without;
+    with.prompt_attn = new_tokens * (history + new_tokens / 2);
+    with.prompt_history = *steps * history + chunk * *steps * (*steps - 1) / 2;
+    double attn = sl_cost_predict_ms(&n->cost, &with) - sl_cost_predict_ms(&n->cost, &without);
     return ms + (attn > 0 && isfinite(attn) ? attn : 0);
 }
 
@@ -163,7 +178,7 @@ void sl_predict(const struct sl_place_state *state, const struct sl_place_req *r
         double page_ms = (double)d->page_bytes / rate_ms;
         uint32_t have = min_u32(d->hit_tokens, s);
         double pages = ceil((double)(s - have) / d->page_tokens);
-        double last = ceil((double)min_u32(chunk_rows(p, req), s - have) / d->page_tokens);
+        double last = ceil((double)min_u32(chunk_rows(p, req, work, s - work), s - have) / d->page_tokens);
         double behind = pages * page_ms - run; /* what the link could not carry while P computed */
         ready_ms = first_at_p_ms + fmax(behind, last * page_ms) + (link ? link->latency_us / 1e3 : 0);
     }

@@ -197,7 +197,7 @@ static void profile_runs_within_small_pools(void **state)
         c.skip_profile = false;
         struct fixture f = open_engine(&c);
         const struct sl_cost_model *m = sl_engine_cost(f.e);
-        assert_true(m->n_points >= 1 && m->rows[0] == 1 && m->ms[0] > 0 && m->scale > 0);
+        assert_true(m->n_points >= 1 && m->rows[0] == 1 && m->ms[0] > 0);
         struct sl_seq_spec spec = spec_of(8, 4);
         struct sl_seq *s = open_seq(&f, &spec);
         run(&f);

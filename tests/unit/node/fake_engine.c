@@ -54,7 +54,7 @@ struct sl_seq {
 
 static struct sl_engine engine;
 static struct sl_model_conf model = {.name = "fake", .context_length = 4096, .n_vocab = 512};
-static struct sl_cost_model cost = {.n_points = 1, .rows = {1}, .ms = {1}, .scale = 1};
+static struct sl_cost_model cost = {.n_points = 1, .rows = {1}, .ms = {1}};
 static uint32_t pages[N_PAGES];
 
 enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine **out, struct sl_why *why)

@@ -218,8 +218,7 @@ static void starved_prompt_gets_one_tile(void **state)
 static void dip_of_the_table_is_taken(void **state)
 {
     (void)state;
-    struct sl_cost_model gpu = {
-        .n_points = 5, .rows = {1, 128, 136, 384, 512}, .ms = {10, 12, 17, 30, 26}, .scale = 1};
+    struct sl_cost_model gpu = {.n_points = 5, .rows = {1, 128, 136, 384, 512}, .ms = {10, 12, 17, 30, 26}};
     struct sl_plan_prompt prompts[] = {prompt_of(0, 4096, SL_CHUNK_AUTO)};
     struct sl_plan_state s = {.cost = &gpu,
                               .prompts = prompts,

@@ -332,9 +332,15 @@ static void cost_model_broken_one_is_not_believed(void **s)
     i.cost.tokens = rows;
     i.cost.step_ms = ms;
     i.cost.n_tokens = i.cost.n_step_ms = 3;
+    i.cost.has_head_ms_per_row = i.cost.has_read_ms_per_mtoken = i.cost.has_attn_ms_per_mtoken = true;
+    i.cost.head_ms_per_row = 0.5f;
+    i.cost.read_ms_per_mtoken = 700;
+    i.cost.attn_ms_per_mtoken = -1; /* not a time */
     struct sl_node *n = join(t, &i, 0, SL_NODE_NEW);
     assert_int_equal(n->cost.n_points, 3);
     assert_true(n->cost.ms[1] == 3);
+    assert_true(n->cost.head_ms_per_row == 0.5 && n->cost.prompt_read_ms_per_mtoken == 700);
+    assert_true(n->cost.prompt_attn_ms_per_mtoken == 0);
     Sluice__NodeLoad load = SLUICE__NODE_LOAD__INIT;
     Sluice__Heartbeat hb = SLUICE__HEARTBEAT__INIT;
     hb.node = (char *)"d0";

@@ -68,6 +68,26 @@ static enum sl_err refused(const struct cluster *c, const struct sl_place_req *r
     return err;
 }
 
+/* 1000 tokens beside 7 decode rows go in small chunks: each reads the history again and runs the head. */
+static void predict_counts_history_read_by_chunks_and_the_head(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 1);
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 1000);
+    struct sl_place_node *n = &c.nodes[0];
+    n->decode_rows = 7;
+    r.chunk = 100;
+    double plain = sl_predict_prefill_ms(n, &r, 1000, 0);
+    n->cost.prompt_read_ms_per_mtoken = 1000;
+    double read = sl_predict_prefill_ms(n, &r, 1000, 0) - plain;
+    assert_true(read > 4.499 && read < 4.501); /* histories of 0, 100 .. 900: 4500 positions */
+    n->cost.prompt_read_ms_per_mtoken = 0;
+    n->cost.head_ms_per_row = 1;
+    double head = sl_predict_prefill_ms(n, &r, 1000, 0) - plain;
+    assert_true(head > 69.999 && head < 70.001); /* 10 steps with 7 decode rows */
+}
+
 static void pd_two_nodes_splits_at_the_end(void **s)
 {
     (void)s;
@@ -441,6 +461,7 @@ static void prefix_set_counts_leading_pages(void **s)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predict_counts_history_read_by_chunks_and_the_head),
         cmocka_unit_test(pd_two_nodes_splits_at_the_end),
         cmocka_unit_test(pd_busy_prefill_node_is_left_for_the_idle_one),
         cmocka_unit_test(pd_full_decode_node_is_left_for_the_free_one),
