@@ -34,7 +34,8 @@ struct sl_gguf {
     char *path;
     const uint8_t *base;
     size_t size;
-    void *map;      /* NULL when the bytes are the caller's */
+    void *map; /* NULL when the bytes are the caller's */
+    struct sl_file_id id;
     struct kv *kvs; /* sorted by key */
     size_t n_kv;
     struct sl_gguf_tensor *tensors; /* file order */
@@ -421,6 +422,31 @@ enum sl_err sl_gguf_open_memory(const void *bytes, size_t n, const char *name, s
     return SL_OK;
 }
 
+static int64_t ns_of(const struct timespec *t)
+{
+    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+}
+
+static struct sl_file_id id_of(const struct stat *st)
+{
+    return (struct sl_file_id){(uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_size,
+                               ns_of(&st->st_mtim), ns_of(&st->st_ctim)};
+}
+
+bool sl_gguf_file_id(const struct sl_gguf *g, struct sl_file_id *out)
+{
+    if (g->map)
+        *out = g->id;
+    return g->map != NULL;
+}
+
+void sl_gguf_release(const struct sl_gguf *g, const void *p, size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)p % page;
+    if (g->map && n > 0) /* a page shared with a neighbour is only read once more */
+        (void)madvise((void *)((uintptr_t)p - before), n + before, MADV_DONTNEED);
+}
+
 enum sl_err sl_gguf_open(const char *path, struct sl_gguf **out, struct sl_why *why)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -448,8 +474,10 @@ enum sl_err sl_gguf_open(const char *path, struct sl_gguf **out, struct sl_why *
     e = sl_gguf_open_memory(map, size, path, out, why);
     if (e)
         munmap(map, size);
-    else
+    else {
         (*out)->map = map;
+        (*out)->id = id_of(&st);
+    }
 close_fd:
     close(fd);
     return e;

@@ -93,7 +93,18 @@ SL_MUST_CHECK enum sl_err sl_gguf_open_memory(const void *bytes, size_t n, const
                                               struct sl_gguf **out, struct sl_why *why);
 void sl_gguf_close(struct sl_gguf *g); /* takes NULL */
 
+/* Tells one state of a file from every other: a change of its bytes changes a time. */
+struct sl_file_id {
+    uint64_t device, inode, bytes;
+    int64_t modified_ns, changed_ns;
+};
+
 const char *sl_gguf_path(const struct sl_gguf *g);
+/* As of open; false for bytes of the caller's. */
+SL_MUST_CHECK bool sl_gguf_file_id(const struct sl_gguf *g, struct sl_file_id *out);
+/* The mapped bytes at p are not needed for now and shall not count as this process's memory. They may still
+ * be read, again from the file. */
+void sl_gguf_release(const struct sl_gguf *g, const void *p, size_t n);
 size_t sl_gguf_file_bytes(const struct sl_gguf *g);
 
 /* Typed values. SL_ENOTFOUND when the key is absent and SL_EINVAL when it has another type or does not fit;

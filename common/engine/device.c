@@ -98,6 +98,8 @@ static enum sl_err open_all(struct sl_device *d)
                                .kv_dtype = c->kv_dtype,
                                .page_tokens = c->page_tokens,
                                .max_rows = d->max_rows,
+                               .n_threads = c->n_threads,
+                               .cache_dir = c->cache_dir,
                                .progress = c->progress,
                                .progress_arg = c->progress_arg};
     if ((err = sl_model_open(&mo, &d->model, &d->why)) != SL_OK)

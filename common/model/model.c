@@ -2,6 +2,7 @@
 #include "common/model/model.h"
 
 #include "common/base/mem.h"
+#include "common/model/model_digest.h"
 #include "common/model/model_impl.h"
 #include <string.h>
 
@@ -65,6 +66,7 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     m->wanted_runs = sl_xcalloc(o->max_rows, sizeof *m->wanted_runs);
     if ((e = sl_model_conf_read(f, &m->conf, why)) != SL_OK)
         goto close_file;
+    m->conf.digest = sl_model_digest(f, &m->conf, o->n_threads, o->cache_dir);
     rope_factors_own(m);
     if ((e = sl_weights_load(&m->weights, f, &m->conf, m->ops, m->dev, o->progress, o->progress_arg, why)) !=
         SL_OK)

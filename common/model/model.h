@@ -15,7 +15,9 @@ struct sl_model_open {
     struct sl_dev *dev;               /* borrowed, outlives the model */
     enum sl_dtype kv_dtype;
     uint32_t page_tokens;
-    uint32_t max_rows; /* most rows of one batch: sizes the activations */
+    uint32_t max_rows;     /* most rows of one batch: sizes the activations */
+    unsigned n_threads;    /* that load; 0 = 1 */
+    const char *cache_dir; /* see engine.h; NULL = no cache */
     /* Called with 0..100 while weights are packed; may be NULL. */
     void (*progress)(void *arg, unsigned percent);
     void *progress_arg;

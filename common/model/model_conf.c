@@ -1,6 +1,6 @@
 /* common/model/model_conf.c - from a model's file to struct sl_model_conf.
  *
- * The general reading: the table of architectures, the keys all of them have, the digest. What one
+ * The general reading: the table of architectures, the keys all of them have. What one
  * architecture alone has is in its file (arch.h); tensors are checked in tensor_check.c. */
 #include "common/model/model_conf.h"
 
@@ -209,55 +209,6 @@ static enum sl_err read_numbers(const struct sl_conf_reader *r)
     return r->arch->quirks != NULL ? r->arch->quirks(r) : SL_OK;
 }
 
-/* ---- digest ---- */
-
-struct digest_part {
-    struct sl_digest128 digest;
-    uint64_t a, b;
-};
-
-static struct digest_part tensor_part(const struct sl_model_tensor *t)
-{
-    uint64_t head[] = {sl_digest64(t->name, strlen(t->name), 0), t->view.type, t->view.n_rows,
-                       t->view.n_cols};
-    return (struct digest_part){sl_digest128(t->view.data, t->bytes, 0), sl_digest64(head, sizeof head, 0),
-                                t->bytes};
-}
-
-static uint64_t float_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static struct sl_digest128 digest_of(const struct sl_model_file *f, const struct sl_model_conf *c)
-{
-    const uint64_t numbers[] = {sl_digest64(c->arch, strlen(c->arch), 0),
-                                c->n_layers,
-                                c->d_model,
-                                c->d_ff,
-                                c->n_vocab,
-                                c->context_length,
-                                c->attn.n_heads,
-                                c->attn.n_kv_heads,
-                                c->attn.head_dim,
-                                c->attn.rope_dim,
-                                c->attn.rope_layout,
-                                float_bits(c->attn.rope_theta),
-                                float_bits(c->rope_linear),
-                                float_bits(c->rms_eps)};
-    size_t n = sl_model_file_n_tensors(f) + 2;
-    struct digest_part *parts = sl_xcalloc(n, sizeof *parts);
-    parts[0].digest = sl_digest128(numbers, sizeof numbers, 0);
-    sl_model_file_vocab(f, &parts[1].a, &parts[1].digest);
-    for (size_t i = 2; i < n; i++)
-        parts[i] = tensor_part(sl_model_file_tensor_at(f, i - 2));
-    struct sl_digest128 d = sl_digest128(parts, n * sizeof *parts, 0);
-    sl_free(parts);
-    return d;
-}
-
 enum sl_err sl_model_conf_read(const struct sl_model_file *f, struct sl_model_conf *out, struct sl_why *why)
 {
     struct sl_model_conf c = {0};
@@ -266,7 +217,6 @@ enum sl_err sl_model_conf_read(const struct sl_model_file *f, struct sl_model_co
     if ((e = read_arch(&r)) != SL_OK || (e = read_numbers(&r)) != SL_OK ||
         (e = sl_conf_check_tensors(&r)) != SL_OK)
         return e;
-    c.digest = digest_of(f, &c);
     *out = c;
     return SL_OK;
 }

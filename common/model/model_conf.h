@@ -15,11 +15,9 @@ struct sl_model_conf {
         attn;          /* rope_factors points into the open file (in an open model: its own copy), or NULL */
     float rope_linear; /* positions are divided by it; 1 = off */
     float rms_eps;
-    bool qk_norm;         /* each head of q and k is normed before it is rotated */
-    bool tied_embeddings; /* no output.weight: the head is the embedding table */
-    /* Of the numbers above, the vocabulary (tokens, types, merges) and every tensor's name, shape, type and
-     * bytes: equal files compute and mean the same. Descriptions and the chat template do not count. */
-    struct sl_digest128 digest;
+    bool qk_norm;               /* each head of q and k is normed before it is rotated */
+    bool tied_embeddings;       /* no output.weight: the head is the embedding table */
+    struct sl_digest128 digest; /* sl_model_digest(); zero until sl_model_open() took it */
 };
 
 /* Reads and checks everything forward needs: architecture known, keys present and in range, every tensor

@@ -44,6 +44,18 @@ const char *sl_model_file_path(const struct sl_model_file *f)
     return f->path;
 }
 
+bool sl_model_file_id(const struct sl_model_file *f, struct sl_model_file_id *out)
+{
+    *out = f->id;
+    return f->id.newest_ns != 0;
+}
+
+void sl_model_file_release(const struct sl_model_file *f, const void *p, size_t n)
+{
+    if (f->release)
+        f->release(f->impl, p, n);
+}
+
 bool sl_model_file_has(const struct sl_model_file *f, const char *key)
 {
     struct sl_model_value v;

@@ -30,6 +30,18 @@ void sl_model_file_close(struct sl_model_file *f); /* takes NULL */
 
 const char *sl_model_file_path(const struct sl_model_file *f); /* for messages */
 
+/* The state of all files behind the door when they were opened: another one after any change of them. */
+struct sl_model_file_id {
+    struct sl_digest128 digest;
+    int64_t newest_ns; /* the last change of any of them */
+};
+/* False when it is not known: not files. */
+SL_MUST_CHECK bool sl_model_file_id(const struct sl_model_file *f, struct sl_model_file_id *out);
+
+/* The bytes of a tensor, or some of them, are not needed for now and shall not count as this process's
+ * memory. They may still be read, again from the file. */
+void sl_model_file_release(const struct sl_model_file *f, const void *p, size_t n);
+
 /* Typed values. SL_ENOTFOUND when the key is absent, SL_EINVAL when it has another type or does not fit; *out
  * is then untouched. A whole number is a float as well. */
 bool sl_model_file_has(const struct sl_model_file *f, const char *key);

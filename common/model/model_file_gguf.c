@@ -27,6 +27,20 @@ static void close_gguf(void *impl)
     sl_gguf_close(impl);
 }
 
+static void release(const void *impl, const void *p, size_t n)
+{
+    sl_gguf_release(impl, p, n);
+}
+
+static struct sl_model_file_id id_of(const struct sl_gguf *g)
+{
+    struct sl_file_id id;
+    if (!sl_gguf_file_id(g, &id))
+        return (struct sl_model_file_id){0};
+    return (struct sl_model_file_id){sl_digest128(&id, sizeof id, 0),
+                                     id.modified_ns > id.changed_ns ? id.modified_ns : id.changed_ns};
+}
+
 struct vocab_part {
     struct sl_digest128 digest;
     uint64_t n, type;
@@ -66,6 +80,8 @@ struct sl_model_file *sl_model_file_of_gguf(struct sl_gguf *g)
     struct sl_model_file *f = sl_model_file_new(g, sl_gguf_path(g), tensors, n);
     f->get = get;
     f->close = close_gguf;
+    f->release = release;
+    f->id = id_of(g);
     struct vocab_part parts[] = {array_part(g, "tokenizer.ggml.tokens"),
                                  array_part(g, "tokenizer.ggml.token_type"),
                                  array_part(g, "tokenizer.ggml.merges")};

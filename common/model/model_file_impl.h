@@ -26,6 +26,8 @@ struct sl_model_file {
     void *impl;
     bool (*get)(const void *impl, const char *key, struct sl_model_value *out); /* false when absent */
     void (*close)(void *impl);
+    void (*release)(const void *impl, const void *p, size_t n); /* (optional) */
+    struct sl_model_file_id id;                                 /* zero = not known */
     char *path;
     struct sl_model_tensor *tensors; /* names and data belong to impl */
     size_t n_tensors;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/model/model_digest.h"
 #include "tests/unit/model/model_rig.h"
 
 struct file {
@@ -72,6 +73,8 @@ static enum sl_err read_conf(struct file f, struct sl_model_conf *c, struct sl_w
         return e;
     struct sl_model_file *file = sl_model_file_of_gguf(g);
     e = sl_model_conf_read(file, c, why);
+    if (e == SL_OK)
+        c->digest = sl_model_digest(file, c, 2, NULL);
     sl_model_file_close(file);
     return e;
 }
