@@ -65,6 +65,11 @@ struct sl_attn_shape {
     float rope_theta;
     enum sl_rope_layout rope_layout;
     const float *rope_factors; /* [rope_dim/2] host, divides the frequencies (rope_freqs.weight), or NULL */
+    uint32_t window;           /* a row at pos sees (pos - window, pos]; 0 = all */
+    float score_scale;         /* of q k^T; 0 = 1 / sqrt(head_dim) */
+    /* [head_dim] device: RMSNorm of each head of q and k before it is rotated; both NULL = none */
+    const float *q_norm, *k_norm;
+    float qk_norm_eps;
 };
 
 typedef void sl_parallel_fn(void *arg, uint32_t item, unsigned worker);
@@ -111,13 +116,14 @@ struct sl_backend_ops {
      * sub-layer. */
     void (*norm_add)(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
                      uint32_t n, float *x);
-    /* qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim]: rotates q in place; rotates k; writes k and v in the
-     * KV dtype to the pages of the batch, layer `layer`. */
+    /* qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim]: norms the heads of q and k where the shape says so,
+     * rotates them, all in place; writes k and v in the KV dtype to the pages of the batch, layer `layer`. */
     void (*rope_kv)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv);
-    /* out [n_rows, n_heads * head_dim] = softmax(q k^T / sqrt(head_dim)) v over positions 0..pos of each row,
-     * reading K and V from pages only, also those written in this pass. q is the head of qkv. Here, and
-     * only here, runs may leave rows out: those are not computed, and their rows of out stay. */
+    /* out [n_rows, n_heads * head_dim] = softmax(score_scale q k^T) v over the positions each row sees: up to
+     * its own, from the start or the window's; blocks in front of the window cost nothing. K and V are read
+     * from pages only, also those written in this pass. q is the head of qkv. Here, and only here, runs may
+     * leave rows out: those are not computed, and their rows of out stay. */
     void (*attention)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out);
     void (*sync)(struct sl_dev *d);

@@ -7,8 +7,7 @@
  *     x      = embed(tokens)                                [n_rows, d]
  *     per layer:
  *       qkv  = rmsnorm(x) Wqkv + b                          [n_rows, (heads + 2 kv heads) * head_dim]
- *       norm the heads of q and k (qwen3)
- *       rotate q and k, put k and v into the batch's pages
+ *       norm (qwen3) and rotate the heads of q and k, put k and v into the batch's pages
  *       x   += attention(q, pages) Wo + b                   [n_rows, d]
  *       x   += swiglu(rmsnorm(x) Wgate_up) Wdown            [n_rows, d]
  *     logits = rmsnorm(x[out_rows]) Whead                   [n_out, n_vocab]
@@ -21,7 +20,18 @@
  * are read once more. */
 #define ROWS_PER_RANGE 16
 
-static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b)
+/* The shape of attention in a layer. */
+static struct sl_attn_shape attn_shape(const struct sl_model *m, uint32_t layer)
+{
+    struct sl_attn_shape s = m->conf.attn;
+    s.q_norm = m->weights.layers[layer].q_norm.p;
+    s.k_norm = m->weights.layers[layer].k_norm.p;
+    s.qk_norm_eps = m->conf.rms_eps;
+    return s;
+}
+
+static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b,
+                        const struct sl_attn_shape *shape)
 {
     const struct sl_layer_weights *w = &m->weights.layers[layer];
     struct sl_linear qkv = {.w = w->qkv,
@@ -33,9 +43,7 @@ static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, co
                             .y = m->qkv.p,
                             .n_rows = b->n_rows};
     m->ops->linear(m->dev, &qkv);
-    if (m->conf.qk_norm)
-        sl_model_qk_norm(m, layer, b->n_rows);
-    m->ops->rope_kv(m->dev, kv, layer, &m->conf.attn, b, m->qkv.p);
+    m->ops->rope_kv(m->dev, kv, layer, shape, b, m->qkv.p);
 }
 
 /* What follows attention, for rows [first, first + n). */
@@ -80,12 +88,13 @@ static struct sl_batch wanted_rows(struct sl_model *m, const struct sl_batch *b)
     return wanted;
 }
 
-static void last_layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b)
+static void last_layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b,
+                               const struct sl_attn_shape *shape)
 {
     struct sl_batch wanted = wanted_rows(m, b);
     if (b->n_out == 0)
         return;
-    m->ops->attention(m->dev, kv, layer, &m->conf.attn, &wanted, m->qkv.p, m->attn.p);
+    m->ops->attention(m->dev, kv, layer, shape, &wanted, m->qkv.p, m->attn.p);
     if (b->n_out + ROWS_PER_RANGE * wanted.n_runs >= b->n_rows) {
         rows_forward(m, layer, 0,
                      b->n_rows); /* unwanted rows compute on what attention left of the layer before */
@@ -125,12 +134,13 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
     SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
     m->ops->embed(m->dev, m->weights.embed, b, 1, m->x.p);
     for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
-        qkv_forward(m, kv, layer, b);
+        struct sl_attn_shape shape = attn_shape(m, layer);
+        qkv_forward(m, kv, layer, b, &shape);
         if (layer + 1 < m->conf.n_layers) {
-            m->ops->attention(m->dev, kv, layer, &m->conf.attn, b, m->qkv.p, m->attn.p);
+            m->ops->attention(m->dev, kv, layer, &shape, b, m->qkv.p, m->attn.p);
             rows_forward(m, layer, 0, b->n_rows);
         } else {
-            last_layer_forward(m, kv, layer, b);
+            last_layer_forward(m, kv, layer, b, &shape);
         }
         atomic_fetch_add_explicit(progress, 1, memory_order_relaxed);
     }

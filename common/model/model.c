@@ -30,9 +30,6 @@ static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
         (e = buffer_alloc(m, &m->attn, m->max_rows, q_dim, "activations", why)) != SL_OK ||
         (e = buffer_alloc(m, &m->gate_up, m->max_rows, 2 * (uint64_t)c->d_ff, "activations", why)) != SL_OK)
         return e;
-    size_t host_bytes = SL_QK_NORM_ROWS * (q_dim + 2 * kv_dim) * sizeof *m->qkv_host;
-    if (c->qk_norm && (m->qkv_host = sl_try_alloc(host_bytes)) == NULL)
-        return sl_why_set(why, SL_ENOMEM, "no memory for %zu bytes of activations", host_bytes);
     if (m->ops->host_memory)
         return SL_OK;
     return buffer_alloc(m, &m->logits, n_head_rows, c->n_vocab, "logits", why);
@@ -93,7 +90,6 @@ void sl_model_close(struct sl_model *m)
     }
     sl_weights_free(&m->weights);
     sl_free(m->wanted_runs);
-    sl_free(m->qkv_host);
     sl_free(m->rope_factors);
     sl_free(m);
 }

@@ -1,4 +1,4 @@
-/* common/model/model_impl.h - what model.c, forward.c, qk_norm.c and numerics.c share. */
+/* common/model/model_impl.h - what model.c, forward.c and numerics.c share. */
 #ifndef SLUICE_COMMON_MODEL_MODEL_IMPL_H
 #define SLUICE_COMMON_MODEL_MODEL_IMPL_H
 
@@ -8,8 +8,6 @@
 /* Rows of logits on the device at a time: bounds the buffer (12 MB with 49152 tokens), wide enough for the
  * head's matrix. */
 #define SL_HEAD_ROWS 64u
-/* Rows that qk_norm.c has on the host at a time: they stay in the nearest caches on their way. */
-#define SL_QK_NORM_ROWS 16u
 
 struct sl_model {
     struct sl_model_conf conf;
@@ -25,12 +23,8 @@ struct sl_model {
     struct sl_vector attn;            /* [max_rows, n_heads * head_dim] */
     struct sl_vector gate_up;         /* [max_rows, 2 d_ff] */
     struct sl_batch_run *wanted_runs; /* [max_rows] host scratch of forward.c */
-    float *qkv_host;                  /* [SL_QK_NORM_ROWS, ..] as qkv, host scratch of qk_norm.c; or NULL */
     struct sl_vector
         logits; /* [min(max_rows, SL_HEAD_ROWS), n_vocab]; none where the device writes to the host */
 };
-
-/* qk_norm.c: norms each head of q and k in the first n_rows of m->qkv. Only where conf.qk_norm. */
-void sl_model_qk_norm(struct sl_model *m, uint32_t layer, uint32_t n_rows);
 
 #endif

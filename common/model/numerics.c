@@ -17,6 +17,7 @@
 #define PROBE_OUT       72   /* N: a whole panel of the packed layouts and a rest */
 #define PROBE_SCALE     1.7f /* of embed */
 #define PROBE_POSITIONS (2 * SL_ATTN_BLOCK + 9)
+#define PROBE_WINDOW    (SL_ATTN_BLOCK + 5)
 #define PROBE_PAGE      16
 #define PROBE_PAGES     ((PROBE_POSITIONS + PROBE_PAGE - 1) / PROBE_PAGE)
 
@@ -153,11 +154,10 @@ static void probe_type(struct probe *p, enum sl_dtype type)
     sl_free(raw);
 }
 
-static void probe_attention(struct probe *p)
+static void probe_attention(struct probe *p, const struct sl_attn_shape *s)
 {
     const struct sl_backend_ops *ops = p->m->ops;
     struct sl_dev *dev = p->m->dev;
-    const struct sl_attn_shape *s = &p->m->conf.attn;
     struct sl_kv_geometry g = sl_model_kv_geometry(p->m);
     g.n_layers = 1;
     g.page_tokens = PROBE_PAGE;
@@ -187,6 +187,22 @@ static void probe_attention(struct probe *p)
     ops->kv_close(dev, kv);
 }
 
+/* With all that a shape may ask for, whatever this model does. */
+static void probe_attention_extras(struct probe *p)
+{
+    struct sl_attn_shape s = p->m->conf.attn;
+    size_t head_bytes = s.head_dim * sizeof(float);
+    float *q_norm = device_floats(p->m, 8, s.head_dim), *k_norm = device_floats(p->m, 9, s.head_dim);
+    s.window = PROBE_WINDOW;
+    s.score_scale = 0.25f;
+    s.q_norm = q_norm;
+    s.k_norm = k_norm;
+    s.qk_norm_eps = 1e-5f;
+    probe_attention(p, &s);
+    p->m->ops->buf_free(p->m->dev, q_norm, head_bytes);
+    p->m->ops->buf_free(p->m->dev, k_norm, head_bytes);
+}
+
 uint64_t sl_model_numerics_id(struct sl_model *m)
 {
     static const enum sl_dtype types[] = {SL_F32,  SL_F16,  SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1,
@@ -198,6 +214,7 @@ uint64_t sl_model_numerics_id(struct sl_model *m)
     sl_digest64_update(p.digest, constants, sizeof constants);
     for (size_t i = 0; i < SL_COUNTOF(types); i++)
         probe_type(&p, types[i]);
-    probe_attention(&p);
+    probe_attention(&p, &p.m->conf.attn);
+    probe_attention_extras(&p);
     return sl_digest64_end(p.digest);
 }

@@ -107,35 +107,25 @@ static enum sl_err upload(struct loader *l, int layer, const char *const *parts,
     return e;
 }
 
-/* A vector that stays on the host. */
-static float *host_vector(const struct loader *l, int layer, const char *part)
-{
-    const struct sl_model_tensor *t = layer_tensor(l, layer, part);
-    if (t == NULL)
-        return NULL;
-    float *v = sl_xalloc(t->view.n_cols * sizeof *v);
-    sl_dequant_row(t->view.type, t->view.data, t->view.n_cols, v);
-    return v;
-}
-
 static enum sl_err layer_load(struct loader *l, int layer)
 {
     static const char *const qkv[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
     static const char *const qkv_bias[] = {"attn_q.bias", "attn_k.bias", "attn_v.bias"};
     static const char *const gate_up[] = {"ffn_gate.weight", "ffn_up.weight"};
-    static const char *const single[] = {"attn_output.weight", "ffn_down.weight", "attn_norm.weight",
-                                         "ffn_norm.weight", "attn_output.bias"};
+    static const char *const single[] = {"attn_output.weight", "ffn_down.weight",  "attn_norm.weight",
+                                         "ffn_norm.weight",    "attn_output.bias", "attn_q_norm.weight",
+                                         "attn_k_norm.weight"};
     struct sl_layer_weights *w = &l->w->layers[layer];
     enum sl_err e;
-    w->q_norm = host_vector(l, layer, "attn_q_norm.weight");
-    w->k_norm = host_vector(l, layer, "attn_k_norm.weight");
     if ((e = pack(l, layer, qkv, 3, &w->qkv)) != SL_OK ||
         (e = pack(l, layer, &single[0], 1, &w->out)) != SL_OK ||
         (e = pack(l, layer, gate_up, 2, &w->gate_up)) != SL_OK ||
         (e = pack(l, layer, &single[1], 1, &w->down)) != SL_OK)
         return e;
     if ((e = upload(l, layer, &single[2], 1, &w->attn_norm)) != SL_OK ||
-        (e = upload(l, layer, &single[3], 1, &w->ffn_norm)) != SL_OK)
+        (e = upload(l, layer, &single[3], 1, &w->ffn_norm)) != SL_OK ||
+        (e = upload(l, layer, &single[5], 1, &w->q_norm)) != SL_OK ||
+        (e = upload(l, layer, &single[6], 1, &w->k_norm)) != SL_OK)
         return e;
     if ((e = upload(l, layer, qkv_bias, 3, &w->qkv_bias)) != SL_OK)
         return e;
@@ -189,8 +179,8 @@ void sl_weights_free(struct sl_weights *w)
         vector_free(w, &l->ffn_norm);
         vector_free(w, &l->qkv_bias);
         vector_free(w, &l->out_bias);
-        sl_free(l->q_norm);
-        sl_free(l->k_norm);
+        vector_free(w, &l->q_norm);
+        vector_free(w, &l->k_norm);
     }
     if (w->ops != NULL) {
         if (w->head != w->embed)
@@ -211,7 +201,8 @@ size_t sl_weights_bytes(const struct sl_weights *w)
         const struct sl_layer_weights *l = &w->layers[i];
         n += w->ops->weight_bytes(l->qkv) + w->ops->weight_bytes(l->out) + w->ops->weight_bytes(l->gate_up) +
              w->ops->weight_bytes(l->down);
-        n += l->attn_norm.bytes + l->ffn_norm.bytes + l->qkv_bias.bytes + l->out_bias.bytes;
+        n += l->attn_norm.bytes + l->ffn_norm.bytes + l->qkv_bias.bytes + l->out_bias.bytes +
+             l->q_norm.bytes + l->k_norm.bytes;
     }
     return n;
 }

@@ -15,7 +15,7 @@ struct sl_layer_weights {
     struct sl_weight *gate_up; /* [2 d_ff, d_model] gate, up stacked */
     struct sl_weight *down;    /* [d_model, d_ff] */
     struct sl_vector attn_norm, ffn_norm, qkv_bias, out_bias;
-    float *q_norm, *k_norm; /* [head_dim], host: qk_norm.c; or NULL */
+    struct sl_vector q_norm, k_norm; /* [head_dim] */
 };
 
 struct sl_weights {

@@ -7,7 +7,7 @@
 static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim, width = sl_attn_width(hd);
-    __m512 scale = _mm512_set1_ps(SL_LOG2E / sqrtf((float)hd));
+    __m512 scale = _mm512_set1_ps(SL_LOG2E * sl_attn_score_scale(t->shape));
     for (uint32_t j = t->j0; j < t->j1; j++) {
         const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
                          (size_t)(t->kv_head * t->group + j % t->group) * hd;
@@ -38,18 +38,33 @@ static void find_rows(const struct sl_attn_tile *t, uint32_t which, uint32_t pos
         rows[i] = rows[n - 1];
 }
 
-/* The block at pos of the positions below stop. */
-static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
-{
-    b->n = stop - pos < BLK ? stop - pos : BLK;
-    find_rows(t, 0, pos, b->n, b->k);
-    find_rows(t, 1, pos, b->n, b->v);
-}
-
 /* The position of row r of the tile, the last it sees. */
 static uint32_t row_pos(const struct sl_attn_tile *t, uint32_t r)
 {
     return t->run->first_pos + (t->j0 + r) / t->group;
+}
+
+/* The first position that row r sees. */
+static uint32_t row_first(const struct sl_attn_tile *t, uint32_t r)
+{
+    return sl_attn_first_seen(t->shape, row_pos(t, r));
+}
+
+/* The block at pos of the positions below stop. */
+static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
+{
+    uint32_t first = row_first(t, 0);
+    b->n = stop - pos < BLK ? stop - pos : BLK;
+    b->first = first > pos ? first - pos : 0;
+    find_rows(t, 0, pos, b->n, b->k);
+    find_rows(t, 1, pos, b->n, b->v);
+}
+
+/* The first block of the tile that one of its rows sees. */
+static uint32_t first_block(const struct sl_attn_tile *t)
+{
+    uint32_t seen = row_first(t, 0) / BLK * BLK, start = t->seg0 * SL_ATTN_SEG;
+    return seen > start ? seen : start;
 }
 
 static void attend_few(const struct sl_attn_tile *t, const struct sl_attn_scratch *s,
@@ -67,17 +82,22 @@ static void attend_few(const struct sl_attn_tile *t, const struct sl_attn_scratc
 static void attend_many(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
                         const struct sl_attn_block *b, const struct sl_attn_block *next)
 {
-    uint32_t hd = t->shape->head_dim, n_rows = t->j1 - t->j0, first = 0, limits[SL_ATTN_QROWS];
+    uint32_t hd = t->shape->head_dim, n_rows = t->j1 - t->j0, first = 0;
+    struct sl_attn_seen seen;
     while (row_pos(t, first) < pos)
         first++;
-    for (uint32_t r = first; r < n_rows; r++)
-        limits[r] = row_pos(t, r) - pos + 1 < BLK ? row_pos(t, r) - pos + 1 : BLK;
+    while (row_first(t, n_rows - 1) >= pos + BLK)
+        n_rows--;
+    for (uint32_t r = first; r < n_rows; r++) {
+        seen.first[r] = row_first(t, r) > pos ? row_first(t, r) - pos : 0;
+        seen.n[r] = row_pos(t, r) - pos + 1 < BLK ? row_pos(t, r) - pos + 1 : BLK;
+    }
     if (t->kv->g.dtype == SL_BF16)
-        sl_avx512_attn_many_bf16(s, first, n_rows, limits, hd, b, next);
+        sl_avx512_attn_many_bf16(s, first, n_rows, &seen, hd, b, next);
     else if (t->kv->g.dtype == SL_F16)
-        sl_avx512_attn_many_f16(s, first, n_rows, limits, hd, b, next);
+        sl_avx512_attn_many_f16(s, first, n_rows, &seen, hd, b, next);
     else
-        sl_avx512_attn_many_f32(s, first, n_rows, limits, hd, b, next);
+        sl_avx512_attn_many_f32(s, first, n_rows, &seen, hd, b, next);
 }
 
 /* The block to ask for while the one at pos is computed: the one behind it or, at the end, the first of the
@@ -91,7 +111,7 @@ static int find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, 
     }
     if (++other.kv_head == t->kv->g.n_kv_heads)
         return 0;
-    find_block(&other, t->seg0 * SL_ATTN_SEG, stop, b);
+    find_block(&other, first_block(t), stop, b);
     return 1;
 }
 
@@ -162,15 +182,17 @@ void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scra
         s->total_m[r] = -INFINITY;
         s->total_l[r] = 0.0f;
     }
+    uint32_t first = first_block(t);
     for (uint32_t start = t->seg0 * SL_ATTN_SEG; start < stop; start += SL_ATTN_SEG) {
         memset(s->acc, 0, (size_t)n_rows * width * sizeof *s->acc);
         for (uint32_t r = 0; r < n_rows; r++) {
             s->m[r] = -INFINITY;
             s->l[r] = 0.0f;
         }
-        attend_blocks(t, s, start, stop - start < SL_ATTN_SEG ? stop : start + SL_ATTN_SEG, stop);
-        for (uint32_t r = 0; r < n_rows; r++)
-            if (row_pos(t, r) >= start) /* the others end before this segment */
+        attend_blocks(t, s, first > start ? first : start,
+                      stop - start < SL_ATTN_SEG ? stop : start + SL_ATTN_SEG, stop);
+        for (uint32_t r = 0; r < n_rows; r++) /* the others end before this segment or start behind it */
+            if (row_pos(t, r) >= start && row_first(t, r) < start + SL_ATTN_SEG)
                 end_segment(t, s, r);
     }
     for (uint32_t r = 0; r < n_rows && !t->partial; r++) {

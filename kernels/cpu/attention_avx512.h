@@ -40,33 +40,45 @@
 
 /* Addresses of the positions of a block in the pages. */
 struct sl_attn_block {
-    uint32_t n; /* positions; the addresses behind repeat the last, so that they may be read */
+    uint32_t n;     /* positions; the addresses behind repeat the last, so that they may be read */
+    uint32_t first; /* few: where the rows' window starts */
     const uint8_t *k[BLK], *v[BLK];
 };
 
-/* A block for a tile of n_rows <= ROWS rows that all see its b->n positions: K and V straight from the pages.
- * next is asked for meanwhile. */
+/* A block for a tile of n_rows <= ROWS rows that all see its positions [b->first, b->n): K and V straight
+ * from the pages. next is asked for meanwhile. */
 void sl_avx512_attn_few_f16(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
                             const struct sl_attn_block *b, const struct sl_attn_block *next);
 void sl_avx512_attn_few_f32(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
                             const struct sl_attn_block *b, const struct sl_attn_block *next);
 void sl_avx512_attn_few_bf16(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
                              const struct sl_attn_block *b, const struct sl_attn_block *next);
-/* A block for the rows [first, n_rows) of a tile; row r sees the first limits[r] positions, rising with r. */
+/* What the rows of a tile see of a block. */
+struct sl_attn_seen {
+    uint32_t first[SL_ATTN_QROWS], n[SL_ATTN_QROWS]; /* positions [first, n) of the block, rising with r */
+};
+
+/* A block for the rows [first, n_rows) of a tile. */
 void sl_avx512_attn_many_f16(const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                             const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                             const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                              const struct sl_attn_block *next);
 void sl_avx512_attn_many_f32(const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                             const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                             const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                              const struct sl_attn_block *next);
 void sl_avx512_attn_many_bf16(const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                              const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                              const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                               const struct sl_attn_block *next);
 
 /* The lanes below n of the 16 from i on. */
 static inline __mmask16 lanes(uint32_t i, uint32_t n)
 {
     return i >= n ? 0 : n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+}
+
+/* The lanes in [first, n) of the 16 from i on. */
+static inline __mmask16 between(uint32_t i, uint32_t first, uint32_t n)
+{
+    return (__mmask16)(lanes(i, n) & ~lanes(i, first));
 }
 
 /* r[i] lane j -> r[j] lane i */
@@ -120,21 +132,23 @@ static inline void prefetch_rows(const uint8_t *const rows[BLK], uint32_t n, uin
             _mm_prefetch(rows[i] + at, _MM_HINT_T1);
 }
 
-/* Softmax of the 64 scores in row r of s->s against the first n positions: m, l and keep, and p in place of
+/* Softmax of the 64 scores in row r of s->s against positions [first, n): m, l and keep, and p in place of
  * the scores; for bfloat16 V as bfloat16 in the first half of the row, and rounded before it is summed. */
-INLINE void softmax_row(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t n)
+INLINE void softmax_row(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t first,
+                        uint32_t n)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     float *to = s->s + (size_t)r * BLK;
     __m512 v[4];
     UNROLL
     for (uint32_t c = 0; c < 4; c++)
-        v[c] = _mm512_mask_mov_ps(none, lanes(16 * c, n), _mm512_load_ps(to + 16 * c));
+        v[c] = _mm512_mask_mov_ps(none, between(16 * c, first, n), _mm512_load_ps(to + 16 * c));
     float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
     float m = most > s->m[r] ? most : s->m[r];
     UNROLL
     for (uint32_t c = 0; c < 4; c++)
-        v[c] = _mm512_maskz_mov_ps(lanes(16 * c, n), sl_v_exp2(_mm512_sub_ps(v[c], _mm512_set1_ps(m))));
+        v[c] =
+            _mm512_maskz_mov_ps(between(16 * c, first, n), sl_v_exp2(_mm512_sub_ps(v[c], _mm512_set1_ps(m))));
     if (type == SL_BF16) {
         UNROLL
         for (uint32_t c = 0; c < 4; c++) {

@@ -94,10 +94,10 @@ INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t 
 
 /* Not inlined: its constants would push the sums of score_rows() out of their registers. */
 static __attribute__((noinline)) void softmax_rows(const struct sl_attn_scratch *s, uint32_t first,
-                                                   uint32_t n_rows, const uint32_t *limits)
+                                                   uint32_t n_rows, const struct sl_attn_seen *seen)
 {
     for (uint32_t r = first; r < n_rows; r++)
-        softmax_row(SL_BF16, s, r, limits[r]);
+        softmax_row(SL_BF16, s, r, seen->first[r], seen->n[r]);
 }
 
 /* The pairs from position 2 k on for one row that sees n positions; a partner behind them is taken as zero.
@@ -156,18 +156,18 @@ INLINE void value_columns(uint32_t rows, const struct sl_attn_scratch *s, uint32
 }
 
 void sl_avx512_attn_many_bf16(const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                              const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                              const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                               const struct sl_attn_block *next)
 {
     load_k(s, hd, b);
     prefetch_rows(next->k, next->n, 2 * hd);
     for (uint32_t r = first; r < n_rows; r += ROWS)
         BY_ROWS(n_rows - r, score_rows, s, r, hd)
-    softmax_rows(s, first, n_rows, limits);
+    softmax_rows(s, first, n_rows, seen);
     load_v(s, hd, b);
     prefetch_rows(next->v, next->n, 2 * hd);
     for (uint32_t r = first; r < n_rows; r += ROWS)
-        BY_ROWS(n_rows - r, value_columns, s, r, limits + r, hd)
+        BY_ROWS(n_rows - r, value_columns, s, r, seen->n + r, hd)
 }
 
 INLINE void score_few(uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
@@ -200,7 +200,7 @@ INLINE void score_few(uint32_t rows, const struct sl_attn_scratch *s, uint32_t h
             _mm512_store_ps(s->s + (size_t)i * BLK + g, x[i]);
     }
     for (uint32_t i = 0; i < rows; i++)
-        softmax_row(SL_BF16, s, i, b->n);
+        softmax_row(SL_BF16, s, i, b->first, b->n);
 }
 
 /* cols is even, or 1 for the last vector. */

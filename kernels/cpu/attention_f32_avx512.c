@@ -77,10 +77,10 @@ INLINE void score_rows(uint32_t rows, const struct sl_attn_scratch *s, uint32_t 
 
 /* Not inlined: its constants would push the sums of score_rows() out of their registers. */
 static __attribute__((noinline)) void softmax_rows(const struct sl_attn_scratch *s, uint32_t first,
-                                                   uint32_t n_rows, const uint32_t *limits)
+                                                   uint32_t n_rows, const struct sl_attn_seen *seen)
 {
     for (uint32_t r = first; r < n_rows; r++)
-        softmax_row(SL_F32, s, r, limits[r]);
+        softmax_row(SL_F32, s, r, seen->first[r], seen->n[r]);
 }
 
 /* cols vectors of acc of rows [r, r + rows) from vector c on. The first of the rows sees least. */
@@ -132,7 +132,7 @@ INLINE void value_columns(uint32_t rows, const struct sl_attn_scratch *s, uint32
 }
 
 INLINE void many(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                 const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                 const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                  const struct sl_attn_block *next)
 {
     uint32_t width = sl_attn_width(hd), token_bytes = type == SL_F32 ? 4 * hd : 2 * hd;
@@ -141,27 +141,27 @@ INLINE void many(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t f
     prefetch_rows(next->k, next->n, token_bytes);
     for (uint32_t r = first; r < n_rows; r += ROWS)
         BY_ROWS(n_rows - r, score_rows, s, r, hd)
-    softmax_rows(s, first, n_rows, limits);
+    softmax_rows(s, first, n_rows, seen);
     for (uint32_t i = 0; i < b->n; i++)
         for (uint32_t d = 0; d < hd; d += 16)
             _mm512_store_ps(s->v + (size_t)i * width + d, convert16(type, b->v[i], d, hd));
     prefetch_rows(next->v, next->n, token_bytes);
     for (uint32_t r = first; r < n_rows; r += ROWS)
-        BY_ROWS(n_rows - r, value_columns, s, r, limits + r, hd)
+        BY_ROWS(n_rows - r, value_columns, s, r, seen->n + r, hd)
 }
 
 void sl_avx512_attn_many_f16(const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                             const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                             const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                              const struct sl_attn_block *next)
 {
-    many(SL_F16, s, first, n_rows, limits, hd, b, next);
+    many(SL_F16, s, first, n_rows, seen, hd, b, next);
 }
 
 void sl_avx512_attn_many_f32(const struct sl_attn_scratch *s, uint32_t first, uint32_t n_rows,
-                             const uint32_t *limits, uint32_t hd, const struct sl_attn_block *b,
+                             const struct sl_attn_seen *seen, uint32_t hd, const struct sl_attn_block *b,
                              const struct sl_attn_block *next)
 {
-    many(SL_F32, s, first, n_rows, limits, hd, b, next);
+    many(SL_F32, s, first, n_rows, seen, hd, b, next);
 }
 
 /* The next block is asked for line by line: in one go the requests would fill the core's miss buffers and
@@ -202,7 +202,7 @@ INLINE void score_few(uint32_t rows, enum sl_dtype type, const struct sl_attn_sc
             _mm512_store_ps(s->s + (size_t)i * BLK + g, x[i]);
     }
     for (uint32_t i = 0; i < rows; i++)
-        softmax_row(SL_F32, s, i, b->n);
+        softmax_row(SL_F32, s, i, b->first, b->n);
 }
 
 INLINE void value_few(uint32_t rows, uint32_t cols, enum sl_dtype type, const struct sl_attn_scratch *s,

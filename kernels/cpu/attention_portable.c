@@ -36,7 +36,7 @@ static float round_bf16(float x)
 static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim;
-    float scale = SL_LOG2E / sqrtf((float)hd);
+    float scale = SL_LOG2E * sl_attn_score_scale(t->shape);
     for (uint32_t j = t->j0; j < t->j1; j++) {
         const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
                          (size_t)(t->kv_head * t->group + j % t->group) * hd;
@@ -87,17 +87,18 @@ static void add_values_bf16(const float *p, const float *v, uint32_t n, uint32_t
     }
 }
 
-/* Row r of the tile against the first n positions of the loaded block. */
-static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t n, uint32_t hd, int bf16)
+/* Row r of the tile against positions [first, n) of the loaded block. */
+static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t first, uint32_t n, uint32_t hd,
+                         int bf16)
 {
     const float *q = s->q + (size_t)r * hd;
     float *acc = s->acc + (size_t)r * hd, p[BLK] = {0}, most = -INFINITY;
     (bf16 ? score_bf16 : score_f32)(q, s->k, hd, p);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = first; i < n; i++)
         most = p[i] > most ? p[i] : most;
     float m = most > s->m[r] ? most : s->m[r], keep = sl_exp2(s->m[r] - m);
     for (uint32_t i = 0; i < BLK; i++) {
-        p[i] = i < n ? sl_exp2(p[i] - m) : 0.0f;
+        p[i] = i >= first && i < n ? sl_exp2(p[i] - m) : 0.0f;
         p[i] = bf16 ? round_bf16(p[i]) : p[i];
     }
     s->l[r] = fmaf(s->l[r], keep, sum_block(p));
@@ -142,18 +143,21 @@ void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_sc
             s->l[r] = 0.0f;
             memset(s->acc + (size_t)r * hd, 0, hd * sizeof *s->acc);
         }
-        for (uint32_t pos = start; pos < end; pos += BLK) {
+        uint32_t seen = sl_attn_first_seen(t->shape, first_pos + t->j0 / t->group) / BLK * BLK;
+        for (uint32_t pos = seen > start ? seen : start; pos < end; pos += BLK) {
             load_block(t, s, pos, end - pos < BLK ? end - pos : BLK);
             for (uint32_t r = 0; r < n; r++) {
                 uint32_t own = first_pos + (t->j0 + r) / t->group; /* the row's own position, its last */
-                if (own >= pos)
-                    attend_block(s, r, own - pos + 1 < BLK ? own - pos + 1 : BLK, hd,
-                                 t->kv->g.dtype == SL_BF16);
+                uint32_t first = sl_attn_first_seen(t->shape, own);
+                if (own >= pos && first < pos + BLK)
+                    attend_block(s, r, first > pos ? first - pos : 0,
+                                 own - pos + 1 < BLK ? own - pos + 1 : BLK, hd, t->kv->g.dtype == SL_BF16);
             }
         }
         for (uint32_t r = 0; r < n; r++) {
             float *acc = s->acc + (size_t)r * hd;
-            if (first_pos + (t->j0 + r) / t->group < start)
+            uint32_t own = first_pos + (t->j0 + r) / t->group;
+            if (own < start || sl_attn_first_seen(t->shape, own) >= start + SL_ATTN_SEG)
                 continue;
             if (t->partial) {
                 float *to = t->partial + (size_t)r * (hd + 2);

@@ -1,13 +1,14 @@
 /* kernels/cpu/cpu_attention.c - paged attention of portable and avx512: the arithmetic, and who does what.
  *
  * The arithmetic of one query row at position P, head_dim D, is fixed by absolute positions only:
- *   q = q * (log2(e) / sqrt(D))
+ *   q = q * (log2(e) * score_scale)
  *   total = 0, total_m = -inf, total_l = 0
- *   for each segment of SL_ATTN_SEG positions up to P:
+ *   for each segment of SL_ATTN_SEG positions up to P that the window reaches:
  *     acc = 0, m = -inf, l = 0
- *     for each block of SL_ATTN_BLOCK positions of the segment, n = its positions up to P:
+ *     for each such block of SL_ATTN_BLOCK positions of the segment, n = its positions up to P, f = those in
+ *         front of the window:
  *       p[i] = sum over d of q[d] k[i][d], FMA in the order of d from 0
- *       m' = max(m, p[0..n)),  keep = exp2(m - m'),  p[i] = exp2(p[i] - m'), 0 from n on
+ *       m' = max(m, p[f..n)),  keep = exp2(m - m'),  p[i] = exp2(p[i] - m'), 0 up to f and from n on
  *       l = fma(l, keep, sum p), where lane j of 16 adds (p[j] + p[j+16]) + (p[j+32] + p[j+48]),
  *         then lanes j + 8, + 4, + 2, + 1
  *       acc = acc * keep, then acc = fma(p[i], v[i], acc) in the order of i up to n, never a factor 0
@@ -55,9 +56,15 @@ static uint32_t n_positions(const struct sl_batch_run *run)
     return run->first_pos + run->n_rows;
 }
 
-static uint32_t n_segments(const struct sl_batch_run *run)
+/* The first segment that a row of the run sees. */
+static uint32_t first_segment(const struct attn_job *j, const struct sl_batch_run *run)
 {
-    return (n_positions(run) - 1) / SL_ATTN_SEG + 1;
+    return sl_attn_first_seen(j->s, run->first_pos) / SL_ATTN_SEG;
+}
+
+static uint32_t n_segments(const struct attn_job *j, const struct sl_batch_run *run)
+{
+    return (n_positions(run) - 1) / SL_ATTN_SEG + 1 - first_segment(j, run);
 }
 
 /* Query rows of a tile: equal parts of the run, whole tokens while a group fits a tile. */
@@ -71,7 +78,9 @@ static uint32_t tile_rows(const struct attn_job *j, const struct sl_batch_run *r
 
 static uint64_t tile_cost(const struct attn_job *j, uint32_t u)
 {
-    return (uint64_t)(j->plan[u].tile_rows + TILE_COST) * n_positions(&j->runs[u]);
+    const struct sl_batch_run *run = &j->runs[u];
+    return (uint64_t)(j->plan[u].tile_rows + TILE_COST) *
+           (n_positions(run) - sl_attn_first_seen(j->s, run->first_pos));
 }
 
 /* Cuts the runs into items (tile, KV head) or, where one would keep a thread while the others wait, (tile,
@@ -88,7 +97,7 @@ static void plan_items(struct attn_job *j)
     uint32_t item = 0;
     for (uint32_t u = 0; u < j->n_runs; u++) {
         struct sl_attn_run *p = &j->plan[u];
-        uint32_t items = n_tiles(j, u) * j->s->n_kv_heads, segments = n_segments(&j->runs[u]);
+        uint32_t items = n_tiles(j, u) * j->s->n_kv_heads, segments = n_segments(j, &j->runs[u]);
         size_t floats = (size_t)items * segments * p->tile_rows * (j->s->head_dim + 2);
         p->first_item = item;
         p->partials = NULL;
@@ -122,7 +131,8 @@ static uint32_t run_of_item(const struct attn_job *j, uint32_t item)
 
 static float *partial(const struct attn_job *j, uint32_t u, uint32_t tile, uint32_t seg, uint32_t head)
 {
-    size_t i = ((size_t)tile * n_segments(&j->runs[u]) + seg) * j->s->n_kv_heads + head;
+    const struct sl_batch_run *run = &j->runs[u];
+    size_t i = ((size_t)tile * n_segments(j, run) + seg - first_segment(j, run)) * j->s->n_kv_heads + head;
     return j->plan[u].partials + i * j->plan[u].tile_rows * (j->s->head_dim + 2);
 }
 
@@ -131,7 +141,7 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
     uint32_t u = run_of_item(j, item), i = item - j->plan[u].first_item, heads = j->s->n_kv_heads;
     const struct sl_batch_run *run = &j->runs[u];
     const struct sl_attn_run *p = &j->plan[u];
-    uint32_t n_rows = run->n_rows * j->group, segments = p->partials ? n_segments(run) : 1;
+    uint32_t n_rows = run->n_rows * j->group, segments = p->partials ? n_segments(j, run) : 1;
     /* the last tile sees the most positions: first, so that no thread is left with it at the end */
     uint32_t tile = n_tiles(j, u) - 1 - i / heads / segments, seg = i / heads % segments;
     struct sl_attn_tile t = {
@@ -148,10 +158,12 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
         .out_stride = (size_t)j->s->n_heads * j->s->head_dim,
     };
     t.j1 = n_rows - t.j0 < p->tile_rows ? n_rows : t.j0 + p->tile_rows;
+    t.seg0 = sl_attn_first_seen(j->s, run->first_pos + t.j0 / j->group) / SL_ATTN_SEG;
     t.seg1 = (run->first_pos + (t.j1 - 1) / j->group) / SL_ATTN_SEG + 1;
     if (p->partials) {
-        if (seg >= t.seg1)
-            return; /* the tile ends before this segment */
+        seg += first_segment(j, run);
+        if (seg < t.seg0 || seg >= t.seg1)
+            return; /* the tile starts behind this segment or ends before it */
         t.seg0 = seg;
         t.seg1 = seg + 1;
         t.partial = partial(j, u, tile, seg, t.kv_head);
@@ -172,10 +184,11 @@ static void merge_row(const struct attn_job *j, uint32_t u, uint32_t r, uint32_t
 {
     const struct sl_batch_run *run = &j->runs[u];
     uint32_t hd = j->s->head_dim, rows = j->plan[u].tile_rows, token = r / j->group;
+    uint32_t pos = run->first_pos + token;
     float m = -INFINITY, l = 0.0f;
     for (uint32_t i = 0; i < hd; i++)
         total[i] = 0.0f;
-    for (uint32_t seg = 0; seg <= (run->first_pos + token) / SL_ATTN_SEG; seg++) {
+    for (uint32_t seg = sl_attn_first_seen(j->s, pos) / SL_ATTN_SEG; seg <= pos / SL_ATTN_SEG; seg++) {
         const float *p = partial(j, u, r / rows, seg, head) + (size_t)(r % rows) * (hd + 2);
         j->d->isa->attn_merge(total, &m, &l, p, p[hd], p[hd + 1], hd);
     }

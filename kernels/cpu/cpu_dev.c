@@ -28,7 +28,8 @@ enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa 
             conf->n_threads, sl_err_name(e));
     }
     d->attn_plan = sl_xcalloc((size_t)d->max_rows + 1, sizeof *d->attn_plan);
-    d->rope_base = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_base);
+    for (uint32_t i = 0; i < SL_ROPE_BASES; i++)
+        d->rope_bases[i].freq = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_bases[i].freq);
     d->rope_freq = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_freq);
     d->rope_angles = sl_xcalloc((size_t)d->n_threads * SL_ROPE_MAX, sizeof *d->rope_angles);
     *out = d;
@@ -46,7 +47,8 @@ void sl_cpu_close(struct sl_dev *d)
     sl_huge_free(d->partials, d->n_partials * sizeof *d->partials);
     sl_free(d->attn);
     sl_free(d->attn_plan);
-    sl_free(d->rope_base);
+    for (uint32_t i = 0; i < SL_ROPE_BASES; i++)
+        sl_free(d->rope_bases[i].freq);
     sl_free(d->rope_freq);
     sl_free(d->rope_angles);
     sl_free(d);

@@ -7,6 +7,8 @@
 #ifndef SLUICE_KERNELS_CPU_CPU_DEV_H
 #define SLUICE_KERNELS_CPU_CPU_DEV_H
 
+#include <math.h>
+
 #include "common/base/mem.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_pool.h"
@@ -99,6 +101,18 @@ struct sl_attn_run {
     float *partials; /* split by segments: [tile][segment][KV head][tile_rows][head_dim + 2]; or NULL */
 };
 
+/* The first position that a row at pos sees. */
+static inline uint32_t sl_attn_first_seen(const struct sl_attn_shape *s, uint32_t pos)
+{
+    return s->window > 0 && pos >= s->window ? pos - s->window + 1 : 0;
+}
+
+/* What scores are multiplied with, base e. */
+static inline float sl_attn_score_scale(const struct sl_attn_shape *s)
+{
+    return s->score_scale > 0.0f ? s->score_scale : 1.0f / sqrtf((float)s->head_dim);
+}
+
 static inline uint32_t sl_attn_width(uint32_t head_dim)
 {
     return (head_dim + 15) / 16 * 16;
@@ -144,6 +158,14 @@ struct sl_cpu_isa {
 extern const struct sl_cpu_isa sl_cpu_isa_portable;
 extern const struct sl_cpu_isa sl_cpu_isa_avx512;
 
+#define SL_ROPE_BASES 2u
+
+struct sl_rope_base {
+    float theta;
+    uint32_t dim;
+    float *freq; /* [SL_ROPE_MAX / 2] */
+};
+
 struct sl_dev {
     struct sl_cpu_pool *pool;
     unsigned n_threads;
@@ -163,11 +185,12 @@ struct sl_dev {
     float *partials;
     size_t n_partials;             /* floats */
     struct sl_attn_run *attn_plan; /* [max_rows + 1] */
-    /* rotation frequencies of the last shape seen */
-    float rope_theta;
-    uint32_t rope_dim;
-    float *rope_base, *rope_freq; /* [SL_ROPE_MAX / 2] */
-    float *rope_angles;           /* [n_threads][SL_ROPE_MAX] */
+    /* rotation frequencies: of the last bases seen (a model may have one for local and one for global
+     * attention), and of the shape in hand */
+    struct sl_rope_base rope_bases[SL_ROPE_BASES];
+    uint32_t rope_base_next;
+    float *rope_freq;   /* [SL_ROPE_MAX / 2] */
+    float *rope_angles; /* [n_threads][SL_ROPE_MAX] */
 };
 
 #define SL_ROPE_MAX 1024u /* largest rope_dim */

@@ -1,4 +1,4 @@
-/* kernels/cpu/cpu_rope.c - rotation of q and k, and K and V into the pages.
+/* kernels/cpu/cpu_rope.c - norm and rotation of q and k, and K and V into the pages.
  *
  * Frequencies are theta^(-2i/dim), as float32 from a double computed here: the C library's pow may differ
  * between machines. They are rounded as 1 / float(theta^float(2i/dim)), the way models are trained and served
@@ -33,19 +33,25 @@ static double exp_double(double x)
     return ldexp(sum, (int)n);
 }
 
+static const float *base_frequencies(struct sl_dev *d, const struct sl_attn_shape *s)
+{
+    for (uint32_t i = 0; i < SL_ROPE_BASES; i++)
+        if (d->rope_bases[i].theta == s->rope_theta && d->rope_bases[i].dim == s->rope_dim)
+            return d->rope_bases[i].freq;
+    struct sl_rope_base *b = &d->rope_bases[d->rope_base_next++ % SL_ROPE_BASES];
+    double log_theta = ln((double)s->rope_theta);
+    for (uint32_t i = 0; i < s->rope_dim / 2; i++)
+        b->freq[i] = 1.0f / (float)exp_double((double)((float)(2 * i) / (float)s->rope_dim) * log_theta);
+    b->theta = s->rope_theta;
+    b->dim = s->rope_dim;
+    return b->freq;
+}
+
 void sl_cpu_rope_frequencies(struct sl_dev *d, const struct sl_attn_shape *s)
 {
-    uint32_t n = s->rope_dim / 2;
-    if (d->rope_theta != s->rope_theta || d->rope_dim != s->rope_dim) {
-        double log_theta = ln((double)s->rope_theta);
-        for (uint32_t i = 0; i < n; i++)
-            d->rope_base[i] =
-                1.0f / (float)exp_double((double)((float)(2 * i) / (float)s->rope_dim) * log_theta);
-        d->rope_theta = s->rope_theta;
-        d->rope_dim = s->rope_dim;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        d->rope_freq[i] = s->rope_factors ? d->rope_base[i] / s->rope_factors[i] : d->rope_base[i];
+    const float *base = base_frequencies(d, s);
+    for (uint32_t i = 0; i < s->rope_dim / 2; i++)
+        d->rope_freq[i] = s->rope_factors ? base[i] / s->rope_factors[i] : base[i];
 }
 
 struct rope_job {
@@ -65,8 +71,12 @@ static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, u
     float *row = j->qkv + (size_t)(run->first_row + t) * (s->n_heads + 2 * s->n_kv_heads) * hd;
     float *cos_v = angles, *sin_v = angles + SL_ROPE_MAX / 2;
     isa->angles(pos, j->d->rope_freq, n, cos_v, sin_v);
-    for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++)
-        isa->rotate(row + (size_t)h * hd, n, s->rope_layout, cos_v, sin_v);
+    for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++) {
+        float *head = row + (size_t)h * hd;
+        if (s->q_norm)
+            isa->rmsnorm_row(head, h < s->n_heads ? s->q_norm : s->k_norm, s->qk_norm_eps, hd, head);
+        isa->rotate(head, n, s->rope_layout, cos_v, sin_v);
+    }
     for (uint32_t h = 0; h < 2 * s->n_kv_heads; h++)
         isa->kv_store(row + (size_t)(s->n_heads + h) * hd, hd, j->kv->g.dtype,
                       sl_kv_at(j->kv, run, j->layer, h / s->n_kv_heads, h % s->n_kv_heads, pos));

@@ -35,6 +35,16 @@ static void rotate(const struct sl_dev *d, const struct sl_attn_shape *s, uint32
     }
 }
 
+static void norm_head(const float *w, float eps, uint32_t n, float *x)
+{
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    float r = 1.0f / sqrtf(sum / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = x[i] * r * w[i];
+}
+
 void sl_ref_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv)
 {
@@ -46,8 +56,12 @@ void sl_ref_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const st
             const struct sl_batch_run *run = &b->runs[u];
             float *row = qkv + (size_t)(run->first_row + t) * n_all * hd;
             uint32_t pos = run->first_pos + t;
-            for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++)
-                rotate(d, s, pos, row + (size_t)h * hd);
+            for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++) {
+                float *head = row + (size_t)h * hd;
+                if (s->q_norm)
+                    norm_head(h < s->n_heads ? s->q_norm : s->k_norm, s->qk_norm_eps, hd, head);
+                rotate(d, s, pos, head);
+            }
             for (uint32_t h = 0; h < 2 * s->n_kv_heads; h++) {
                 uint8_t *to = sl_kv_at(kv, run, layer, h / s->n_kv_heads, h % s->n_kv_heads, pos);
                 for (uint32_t i = 0; i < hd; i++)
@@ -73,22 +87,23 @@ static float score(const struct ref_attn *a, const struct sl_batch_run *run, uin
     float dot = 0.0f;
     for (uint32_t i = 0; i < a->s->head_dim; i++)
         dot += q[i] * load(a->kv->g.dtype, k + (size_t)i * esize);
-    return dot / sqrtf((float)a->s->head_dim);
+    return dot * sl_attn_score_scale(a->s);
 }
 
 static void attend(const struct ref_attn *a, const struct sl_batch_run *run, uint32_t t, uint32_t head)
 {
     const struct sl_attn_shape *s = a->s;
     uint32_t hd = s->head_dim, kv_head = head / (s->n_heads / s->n_kv_heads), n = run->first_pos + t + 1;
+    uint32_t first = sl_attn_first_seen(s, n - 1);
     uint32_t esize = (uint32_t)(a->kv->token_bytes / hd);
     const float *q = a->qkv + ((size_t)(run->first_row + t) * (s->n_heads + 2 * s->n_kv_heads) + head) * hd;
     float *out = a->out + ((size_t)(run->first_row + t) * s->n_heads + head) * hd;
     float most = -INFINITY, sum = 0.0f;
-    for (uint32_t j = 0; j < n; j++)
+    for (uint32_t j = first; j < n; j++)
         most = fmaxf(most, score(a, run, kv_head, q, j));
     for (uint32_t i = 0; i < hd; i++)
         out[i] = 0.0f;
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = first; j < n; j++) {
         float p = sl_exp(score(a, run, kv_head, q, j) - most);
         const uint8_t *v = sl_kv_at(a->kv, run, a->layer, 1, kv_head, j);
         for (uint32_t i = 0; i < hd; i++)

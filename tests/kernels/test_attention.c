@@ -17,15 +17,22 @@
 struct shape_case {
     uint32_t n_heads, n_kv_heads, head_dim, rope_dim;
     enum sl_rope_layout layout;
+    uint32_t window;
+    float score_scale;
+    int qk_norm;
 };
 
 static const struct shape_case shapes[] = {
-    {9, 3, 64, 64, SL_ROPE_PAIRS},    /* SmolLM2-135M */
-    {4, 4, 16, 16, SL_ROPE_HALVES},   /* no groups */
-    {8, 1, 80, 32, SL_ROPE_HALVES},   /* partial rotation, head_dim no power of two */
-    {14, 2, 128, 128, SL_ROPE_PAIRS}, /* long heads */
-    {6, 2, 10, 6, SL_ROPE_PAIRS},     /* no multiple of any vector */
-    {100, 1, 32, 32, SL_ROPE_PAIRS},  /* a group larger than a tile */
+    {9, 3, 64, 64, SL_ROPE_PAIRS, 0, 0, 0},     /* SmolLM2-135M */
+    {4, 4, 16, 16, SL_ROPE_HALVES, 0, 0, 1},    /* no groups */
+    {8, 1, 80, 32, SL_ROPE_HALVES, 0, 0.2f, 0}, /* partial rotation, head_dim no power of two */
+    {14, 2, 128, 128, SL_ROPE_PAIRS, 0, 0, 0},  /* long heads */
+    {6, 2, 10, 6, SL_ROPE_PAIRS, 0, 0, 1},      /* no multiple of any vector */
+    {100, 1, 32, 32, SL_ROPE_PAIRS, 0, 0, 0},   /* a group larger than a tile */
+    {9, 3, 64, 64, SL_ROPE_PAIRS, 13, 0, 0},    /* windows: inside a block and across two, */
+    {4, 1, 32, 32, SL_ROPE_HALVES, 65, 0, 1},   /* a block and a position, */
+    {6, 2, 10, 6, SL_ROPE_PAIRS, 100, 0.3f, 0}, /* several blocks, */
+    {4, 4, 16, 16, SL_ROPE_HALVES, 1, 0, 0},    /* only the row itself */
 };
 
 static const enum sl_dtype kv_types[] = {SL_F16, SL_BF16, SL_F32};
@@ -41,6 +48,7 @@ struct rig {
     struct sl_dev *d;
     struct sl_kv *kv;
     struct sl_attn_shape shape;
+    float *norms; /* [2, head_dim] device, of q and k */
     uint32_t page_tokens, next_page, width, out_width;
     uint32_t pages[MAX_RUNS][MAX_PAGES];
 };
@@ -52,7 +60,24 @@ static struct sl_attn_shape attn_shape(const struct shape_case *c)
                                   .head_dim = c->head_dim,
                                   .rope_dim = c->rope_dim,
                                   .rope_theta = 10000.0f,
-                                  .rope_layout = c->layout};
+                                  .rope_layout = c->layout,
+                                  .window = c->window,
+                                  .score_scale = c->score_scale};
+}
+
+static void set_norms(struct rig *g)
+{
+    uint32_t n = 2 * g->shape.head_dim;
+    struct op_rand r = {10};
+    float *host = sl_xcalloc(n, sizeof *host);
+    op_rand_floats(&r, host, n, 0.3f);
+    g->norms = g->ops->buf_alloc(g->d, n * sizeof *host);
+    g->ops->upload(g->d, g->norms, host, n * sizeof *host);
+    g->ops->sync(g->d);
+    sl_free(host);
+    g->shape.q_norm = g->norms;
+    g->shape.k_norm = g->norms + g->shape.head_dim;
+    g->shape.qk_norm_eps = 1e-5f;
 }
 
 /* Pages are handed out backwards and filled with NaN, which must never reach a result. */
@@ -66,6 +91,8 @@ static struct rig *open_rig(const char *backend, uint32_t threads, const struct 
     g->ops = ops;
     g->d = op_open(ops, threads, 4096);
     g->shape = attn_shape(c);
+    if (c->qk_norm)
+        set_norms(g);
     g->page_tokens = page_tokens;
     g->next_page = n_pages;
     g->width = (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
@@ -80,6 +107,8 @@ static struct rig *open_rig(const char *backend, uint32_t threads, const struct 
 static void close_rig(struct rig *g)
 {
     g->ops->kv_close(g->d, g->kv);
+    if (g->norms)
+        g->ops->buf_free(g->d, g->norms, 2 * g->shape.head_dim * sizeof *g->norms);
     g->ops->close(g->d);
     sl_free(g);
 }
@@ -299,6 +328,61 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
     sl_free(s.qkv);
 }
 
+/* What lies in front of the window's first block is not read: pages full of NaN there change nothing, over
+ * several segments, alone and in a chunk, with segments shared by threads and not. */
+static void attention_with_a_window_reads_nothing_in_front(void **state)
+{
+    (void)state;
+    struct op_rand r = {17};
+    static const char *const names[] = {"portable", "avx512"};
+    const struct shape_case c = {9, 3, 64, 64, SL_ROPE_PAIRS, 600, 0, 0};
+    enum { N = 1200, LAST = 20 };
+    struct seq s = make_seq(&r, &c, N);
+    size_t width = (size_t)c.n_heads * c.head_dim;
+    for (size_t b = 0; b < SL_COUNTOF(names); b++)
+        for (uint32_t threads = 1; threads <= 2; threads++) {
+            float *want = whole(names[b], threads, &c, SL_BF16, 16, &s);
+            struct rig *g = open_rig(names[b], threads, &c, SL_BF16, 16, N / 16 + 1);
+            if (!g)
+                continue;
+            float *got = sl_xcalloc(N * width, sizeof *got);
+            take_pages(g, 0, N);
+            struct part head = {0, 0, N - LAST}, chunk = {0, N - LAST, N - 1}, row = {0, N - 1, N};
+            pass(g, &s, &head, 1, &got);
+            uint32_t first = (N - LAST + 1 - c.window) / SL_ATTN_BLOCK * SL_ATTN_BLOCK / 16;
+            struct sl_kv_geometry geo = {LAYERS, c.n_kv_heads, 16, c.head_dim, SL_BF16};
+            for (uint32_t i = 0; i < first; i++)
+                memset((char *)g->ops->kv_host_base(g->kv) + g->pages[0][i] * sl_kv_page_bytes(&geo), 0xff,
+                       sl_kv_page_bytes(&geo));
+            pass(g, &s, &chunk, 1, &got);
+            pass(g, &s, &row, 1, &got);
+            op_assert_same_bits(got, want, N * width, names[b]);
+            sl_free(got);
+            sl_free(want);
+            close_rig(g);
+        }
+    sl_free(s.qkv);
+}
+
+/* A window of one position: the softmax is 1, so out is the row's own V. */
+static void attention_with_a_window_of_one_gives_v(void **state)
+{
+    (void)state;
+    struct op_rand r = {18};
+    static const char *const names[] = {"reference", "portable", "avx512"};
+    const struct shape_case c = {4, 2, 16, 16, SL_ROPE_PAIRS, 1, 0, 0};
+    struct seq s = make_seq(&r, &c, 150);
+    for (size_t b = 0; b < SL_COUNTOF(names); b++) {
+        float *out = whole(names[b], 2, &c, SL_F32, 16, &s);
+        for (uint32_t t = 0; out && t < s.n; t++)
+            for (uint32_t h = 0; h < c.n_heads; h++)
+                op_assert_same_bits(out + (t * c.n_heads + h) * 16, s.qkv + (t * 8 + 6 + h / 2) * 16, 16,
+                                    names[b]);
+        sl_free(out);
+    }
+    sl_free(s.qkv);
+}
+
 /* Runs that leave rows of the batch out: the others get what they get in the whole, the rest is not written.
  */
 static void attention_over_some_rows_leaves_the_others_alone(void **state)
@@ -347,7 +431,7 @@ static void rope_keeps_lengths_and_position_zero(void **state)
     static const char *const names[] = {"reference", "portable", "avx512"};
     for (size_t b = 0; b < SL_COUNTOF(names); b++)
         for (int layout = 0; layout < 2; layout++) {
-            struct shape_case c = {4, 2, 48, 32, layout ? SL_ROPE_HALVES : SL_ROPE_PAIRS};
+            struct shape_case c = {4, 2, 48, 32, layout ? SL_ROPE_HALVES : SL_ROPE_PAIRS, 0, 0, 0};
             struct rig *g = open_rig(names[b], 2, &c, SL_F32, 16, 8);
             if (!g)
                 continue;
@@ -404,6 +488,8 @@ int main(void)
         cmocka_unit_test(attention_any_chunking_has_the_same_bits),
         cmocka_unit_test(attention_mixed_batch_has_the_same_bits),
         cmocka_unit_test(attention_long_decode_row_has_the_same_bits_split),
+        cmocka_unit_test(attention_with_a_window_reads_nothing_in_front),
+        cmocka_unit_test(attention_with_a_window_of_one_gives_v),
         cmocka_unit_test(attention_over_some_rows_leaves_the_others_alone),
         cmocka_unit_test(rope_keeps_lengths_and_position_zero),
         cmocka_unit_test(page_digest_ignores_what_lies_behind_the_tokens),
