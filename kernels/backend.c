@@ -7,6 +7,7 @@
 
 static const struct sl_backend_ops *const tables[] = {
     &sl_backend_avx512,
+    &sl_backend_avx2,
     &sl_backend_portable,
     &sl_backend_reference,
 };

@@ -76,7 +76,7 @@ typedef void sl_parallel_fn(void *arg, uint32_t item, unsigned worker);
 
 struct sl_backend_ops {
     int host_memory;  /* buffers are host memory, and any host memory serves as a buffer */
-    const char *name; /* "reference", "portable", "avx512", "cuda" */
+    const char *name; /* "reference", "portable", "avx2", "avx512", "cuda" */
 
     /* True when this machine can run it. */
     int (*available)(void);

@@ -30,8 +30,8 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"advertise", SL_CONF_STRING, AT(advertise), NULL,
      "host by which others reach this node, needed when it listens on all addresses", 0, 0, NULL},
     {"model", SL_CONF_STRING, AT(model), NULL, "model file (GGUF)", 0, 0, NULL},
-    {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of reference, portable, avx512", 0, 0,
-     NULL},
+    {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of reference, portable, avx2, avx512", 0,
+     0, NULL},
     {"cache_dir", SL_CONF_STRING, AT(cache_dir), NULL,
      "folder for packed weights, which make the next start fast; none = no cache, empty = systemd's "
      "CacheDirectory, else $XDG_CACHE_HOME/sluice/node, else ~/.cache/sluice/node",

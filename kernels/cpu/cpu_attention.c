@@ -1,4 +1,4 @@
-/* kernels/cpu/cpu_attention.c - paged attention of portable and avx512: the arithmetic, and who does what.
+/* kernels/cpu/cpu_attention.c - paged attention of all but the reference: the arithmetic, and who does what.
  *
  * The arithmetic of one query row at position P, head_dim D, is fixed by absolute positions only:
  *   q = q * (log2(e) * score_scale)

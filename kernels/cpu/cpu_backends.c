@@ -1,4 +1,4 @@
-/* kernels/cpu/cpu_backends.c - the three op tables of the CPU: reference, portable, avx512. */
+/* kernels/cpu/cpu_backends.c - the op tables of the CPU: reference, portable, avx2, avx512. */
 #include "kernels/cpu/cpu_backends.h"
 
 #include "kernels/cpu/cpu_dev.h"
@@ -45,13 +45,18 @@ static enum sl_err portable_open(const struct sl_dev_conf *conf, struct sl_dev *
     return sl_cpu_open(conf, &sl_cpu_isa_portable, out, why);
 }
 
-/* What is the same in all three. */
+/* What is the same in all. */
 #define SHARED_OPS                                                                                           \
     .host_memory = 1, .close = sl_cpu_close, .buf_alloc = sl_cpu_buf_alloc, .buf_free = sl_cpu_buf_free,     \
     .upload = sl_cpu_copy, .download = sl_cpu_copy, .weight_pack = sl_cpu_weight_pack,                       \
     .weight_free = sl_cpu_weight_free, .weight_bytes = sl_cpu_weight_bytes, .kv_open = sl_cpu_kv_open,       \
     .kv_close = sl_cpu_kv_close, .kv_host_base = sl_cpu_kv_host_base, .kv_read = sl_cpu_kv_read,             \
     .kv_write = sl_cpu_kv_write, .embed = sl_cpu_embed, .sync = sl_cpu_sync, .parallel = sl_cpu_parallel
+
+/* What is the same in all that have a table of inner loops. */
+#define DRIVEN_OPS                                                                                           \
+    SHARED_OPS, .linear = sl_cpu_linear, .norm_add = sl_cpu_norm_add, .rope_kv = sl_cpu_rope_kv,             \
+                .attention = sl_cpu_attention
 
 const struct sl_backend_ops sl_backend_reference = {
     SHARED_OPS,
@@ -65,24 +70,29 @@ const struct sl_backend_ops sl_backend_reference = {
 };
 
 const struct sl_backend_ops sl_backend_portable = {
-    SHARED_OPS,
+    DRIVEN_OPS,
     .name = "portable",
     .available = portable_available,
     .open = portable_open,
-    .linear = sl_cpu_linear,
-    .norm_add = sl_cpu_norm_add,
-    .rope_kv = sl_cpu_rope_kv,
-    .attention = sl_cpu_attention,
 };
 
 #if defined(__x86_64__)
+
+static int avx2_available(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 
 static int avx512_available(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") &&
-           portable_available();
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") && avx2_available();
+}
+
+static enum sl_err avx2_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
+{
+    return sl_cpu_open(conf, &sl_cpu_isa_avx2, out, why);
 }
 
 static enum sl_err avx512_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
@@ -92,26 +102,34 @@ static enum sl_err avx512_open(const struct sl_dev_conf *conf, struct sl_dev **o
 
 #else
 
-static int avx512_available(void)
+static int never_available(void)
 {
     return 0;
 }
 
-static enum sl_err avx512_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
+static enum sl_err refuse_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
 {
     (void)conf, (void)out;
-    return sl_why_set(why, SL_EUNSUPPORTED, "Backend \"avx512\" needs an x86-64 CPU; use \"auto\".");
+    return sl_why_set(why, SL_EUNSUPPORTED, "This backend needs an x86-64 CPU; use \"auto\".");
 }
+
+#define avx2_available   never_available
+#define avx512_available never_available
+#define avx2_open        refuse_open
+#define avx512_open      refuse_open
 
 #endif
 
+const struct sl_backend_ops sl_backend_avx2 = {
+    DRIVEN_OPS,
+    .name = "avx2",
+    .available = avx2_available,
+    .open = avx2_open,
+};
+
 const struct sl_backend_ops sl_backend_avx512 = {
-    SHARED_OPS,
+    DRIVEN_OPS,
     .name = "avx512",
     .available = avx512_available,
     .open = avx512_open,
-    .linear = sl_cpu_linear,
-    .norm_add = sl_cpu_norm_add,
-    .rope_kv = sl_cpu_rope_kv,
-    .attention = sl_cpu_attention,
 };

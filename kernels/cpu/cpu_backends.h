@@ -6,6 +6,7 @@
 
 extern const struct sl_backend_ops sl_backend_reference; /* plain float32 loops: the judge */
 extern const struct sl_backend_ops sl_backend_portable;  /* C without intrinsics, the arithmetic of avx512 */
+extern const struct sl_backend_ops sl_backend_avx2;
 extern const struct sl_backend_ops sl_backend_avx512;
 
 #endif

@@ -1,7 +1,7 @@
-/* kernels/cpu/cpu_dev.h - what the three CPU backends share: the device, packed matrices, page memory, and
- * the table of inner loops (struct sl_cpu_isa) in which "portable" and "avx512" differ.
+/* kernels/cpu/cpu_dev.h - what the CPU backends share: the device, packed matrices, page memory, and
+ * the table of inner loops (struct sl_cpu_isa) in which "portable", "avx2" and "avx512" differ.
  *
- * Both tables compute the same bits. What an inner loop must do, to the order of its operations, is written
+ * All tables compute the same bits. What an inner loop must do, to the order of its operations, is written
  * beside its entry; the drivers (cpu_linear.c, cpu_rope.c, cpu_attention.c) only split work. The reference
  * (ref_*.c) uses the device, the pages and cpu_pack.c's element access, and its own loops. */
 #ifndef SLUICE_KERNELS_CPU_CPU_DEV_H
@@ -156,6 +156,7 @@ struct sl_cpu_isa {
 };
 
 extern const struct sl_cpu_isa sl_cpu_isa_portable;
+extern const struct sl_cpu_isa sl_cpu_isa_avx2;
 extern const struct sl_cpu_isa sl_cpu_isa_avx512;
 
 #define SL_ROPE_BASES 2u
@@ -263,7 +264,7 @@ void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out);
 void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
                   float *x);
 
-/* cpu_linear.c, cpu_rope.c, cpu_attention.c: portable and avx512 */
+/* cpu_linear.c, cpu_rope.c, cpu_attention.c: all but the reference */
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);
 void sl_cpu_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
                      uint32_t n, float *x);

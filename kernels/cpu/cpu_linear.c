@@ -1,4 +1,4 @@
-/* kernels/cpu/cpu_linear.c - the matrix product of portable and avx512: who computes what.
+/* kernels/cpu/cpu_linear.c - the matrix product of all but the reference: who computes what.
  *
  * First the rows are brought, each alone, into the form the weight's type wants (prologue and quantisation
  * fused, one pass over a row in the nearest cache). Then the product is cut into items of a few panels by up

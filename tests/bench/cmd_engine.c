@@ -213,7 +213,7 @@ static void help(FILE *out)
           "  -b, --batch LIST      decode batch sizes (1,8)\n"
           "  -d, --depth LIST      tokens before the first decode step (0)\n"
           "  -r, --repeat N        repetitions after a warm-up; medians are printed (3)\n"
-          "      --backend NAME    auto, avx512, portable, reference\n"
+          "      --backend NAME    auto, avx512, avx2, portable, reference\n"
           "      --kv TYPE         f16, bf16, f32 (bf16)\n"
           "      --cpus LIST       pin threads, \"0-1\"\n"
           "      --json            print JSON instead of a table\n",

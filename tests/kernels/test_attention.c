@@ -205,7 +205,7 @@ static void attention_any_chunking_has_the_same_bits(void **state)
 {
     (void)state;
     struct op_rand r = {12};
-    static const char *const names[] = {"portable", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
     static const uint32_t page_sizes[] = {16, 32, 64, 128, 5};
     for (size_t i = 0; i < SL_COUNTOF(shapes); i++)
         for (size_t t = 0; t < SL_COUNTOF(kv_types); t++) {
@@ -246,7 +246,7 @@ static void attention_mixed_batch_has_the_same_bits(void **state)
 {
     (void)state;
     struct op_rand r = {13};
-    static const char *const names[] = {"portable", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
     const struct shape_case *c = &shapes[0];
     enum { N = 9 };
     struct seq seqs[N];
@@ -304,7 +304,7 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
     (void)state;
     struct op_rand r = {14};
     const struct shape_case *c = &shapes[0];
-    static const char *const names[] = {"portable", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
     struct seq s = make_seq(&r, c, 1300);
     size_t width = (size_t)c->n_heads * c->head_dim;
     float *want = whole("portable", 2, c, SL_BF16, 64, &s);
@@ -389,7 +389,7 @@ static void attention_over_some_rows_leaves_the_others_alone(void **state)
 {
     (void)state;
     struct op_rand r = {16};
-    static const char *const names[] = {"reference", "portable", "avx512"};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
     const struct shape_case *c = &shapes[0];
     size_t width = (size_t)c->n_heads * c->head_dim;
     for (size_t b = 0; b < SL_COUNTOF(names); b++) {
@@ -428,7 +428,7 @@ static void rope_keeps_lengths_and_position_zero(void **state)
 {
     (void)state;
     struct op_rand r = {15};
-    static const char *const names[] = {"reference", "portable", "avx512"};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
     for (size_t b = 0; b < SL_COUNTOF(names); b++)
         for (int layout = 0; layout < 2; layout++) {
             struct shape_case c = {4, 2, 48, 32, layout ? SL_ROPE_HALVES : SL_ROPE_PAIRS, 0, 0, 0};

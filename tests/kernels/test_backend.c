@@ -32,7 +32,7 @@ static void find_unknown_name_lists_the_known(void **state)
 static void weight_pack_refuses_what_it_cannot_take(void **state)
 {
     (void)state;
-    static const char *const names[] = {"reference", "portable", "avx512"};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
     static const char data[64];
     for (size_t i = 0; i < SL_COUNTOF(names); i++) {
         const struct sl_backend_ops *ops = op_backend(names[i]);

@@ -142,7 +142,7 @@ static void linear_row_has_the_same_bits_in_any_batch(void **state)
 {
     (void)state;
     struct op_rand r = {2};
-    static const char *const names[] = {"portable", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
     static const uint32_t odd_k[] = {1, 7, 33, 250};
     for (size_t t = 0; t < SL_COUNTOF(types); t++)
         for (size_t s = 0; s < SL_COUNTOF(shapes) + SL_COUNTOF(odd_k); s++) {
@@ -184,7 +184,7 @@ static void linear_selected_rows_are_those_rows(void **state)
 {
     (void)state;
     struct op_rand r = {3};
-    static const char *const names[] = {"reference", "portable", "avx512"};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
     static const uint32_t pick[] = {3, 4, 9, 70, 71};
     for (size_t t = 0; t < SL_COUNTOF(types); t++)
         for (size_t b = 0; b < SL_COUNTOF(names); b++)
@@ -216,7 +216,7 @@ static void embed_gives_the_dequantised_row_scaled(void **state)
 {
     (void)state;
     struct op_rand r = {4};
-    static const char *const names[] = {"reference", "portable", "avx512"};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
     for (size_t t = 0; t < SL_COUNTOF(types); t++)
         for (size_t b = 0; b < SL_COUNTOF(names); b++) {
             struct linear_case c = make_case(&r, types[t], 77, 160, SL_PRO_NONE);
@@ -249,7 +249,7 @@ static void norm_add_adds_the_normed_row(void **state)
 {
     (void)state;
     struct op_rand r = {5};
-    static const char *const names[] = {"portable", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
     static const uint32_t widths[] = {1, 15, 16, 33, 576, 1000};
     for (size_t s = 0; s < SL_COUNTOF(widths); s++) {
         uint32_t n = widths[s], rows = 21;

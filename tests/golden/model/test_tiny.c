@@ -112,6 +112,7 @@ static void check(const char *name, const struct sl_make_model *m)
         fail_msg("the model %s is not the one of the fixture: run make_tiny.py again", name);
     compare(path, "reference", SL_F32, &x, 2e-4, 1e-8);
     compare(path, "portable", SL_F16, &x, 1.0, 0.02);
+    compare(path, "avx2", SL_F16, &x, 1.0, 0.02);
     compare(path, "avx512", SL_F16, &x, 1.0, 0.02);
     unlink(path);
     sl_free(path);

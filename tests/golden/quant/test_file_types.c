@@ -31,7 +31,7 @@ static const struct {
              {SL_Q5_K, "q5_K", 0x1p-11f},
              {SL_Q6_K, "q6_K", 0x1p-11f}};
 
-static const char *const backends[] = {"portable", "avx512"};
+static const char *const backends[] = {"portable", "avx2", "avx512"};
 
 static const struct sl_backend_ops *backend(const char *name)
 {

@@ -25,7 +25,7 @@ static uint64_t id_of(const char *backend, uint32_t n_threads, uint32_t page_tok
 static void id_with_other_threads_rows_and_pages_is_the_same(void **state)
 {
     (void)state;
-    static const char *const backends[] = {"reference", "portable", "avx512"};
+    static const char *const backends[] = {"reference", "portable", "avx2", "avx512"};
     for (size_t i = 0; i < SL_COUNTOF(backends); i++) {
         if (!rig_backend_available(backends[i]))
             continue;
@@ -45,6 +45,8 @@ static void id_of_another_arithmetic_differs(void **state)
     uint64_t reference = id_of("reference", 1, 16, 64, SL_F16),
              portable = id_of("portable", 1, 16, 64, SL_F16);
     assert_true(reference != portable);
+    if (rig_backend_available("avx2"))
+        assert_true(id_of("avx2", 1, 16, 64, SL_F16) == portable);
     if (rig_backend_available("avx512"))
         assert_true(id_of("avx512", 1, 16, 64, SL_F16) == portable);
 }
