@@ -19,7 +19,7 @@
 
 #define SL_NODE_NAME  65
 #define SL_NODE_URL   256
-#define SL_NODE_LINKS SL_PLACE_MAX_NODES
+#define SL_NODE_LINKS 64 /* peers a prefill node reports; the others count as not measured */
 
 struct sl_node_link; /* node_link.h */
 

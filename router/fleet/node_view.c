@@ -39,7 +39,7 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const uint64_t *
         .hit_tokens = sl_prefix_set_hit(&n->prefixes, chain, n_chain) * n->model.page_tokens,
         .chunk_tokens = n->chunk_tokens,
         .max_batch_tokens = n->max_batch_tokens,
-        .cost = n->cost,
+        .cost = &n->cost,
     };
 }
 
@@ -64,12 +64,17 @@ static const char *link_unusable(const struct sl_node_peer *p)
 void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const uint64_t *chain,
                         uint32_t n_chain, struct sl_node_view *out)
 {
-    uint32_t n_nodes = sl_node_table_len(t), n_links = 0;
+    uint32_t n_nodes = sl_node_table_len(t), n_links = 0, n_measured = 0;
+    double sum_rate = 0;
     for (uint32_t i = 0; i < n_nodes; i++) {
         const struct sl_node *n = sl_node_table_at(t, i);
         view_node(n, now_ms, chain, n_chain, &out->nodes[i]);
         for (uint32_t k = 0; k < n->n_peers && n_links < SL_PLACE_MAX_LINKS; k++) {
             const struct sl_node_peer *p = &n->peers[k];
+            if (p->bytes_per_s > 0) {
+                sum_rate += p->bytes_per_s;
+                n_measured++;
+            }
             int d = index_of(t, p->peer, p->peer_boot_id);
             if (d >= 0)
                 out->links[n_links++] = (struct sl_place_link){.p = i,
@@ -81,7 +86,11 @@ void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const ui
         }
     }
     out->state = (struct sl_place_state){
-        .nodes = out->nodes, .n_nodes = n_nodes, .links = out->links, .n_links = n_links};
+        .nodes = out->nodes,
+        .n_nodes = n_nodes,
+        .links = out->links,
+        .n_links = n_links,
+        .untested_bytes_per_s = n_measured ? sum_rate / n_measured : 0}; /* as those measured, on average */
 }
 
 /* One node that may decode and prefill its own prompts serves alone: decoding nodes always can, since s = 0

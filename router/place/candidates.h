@@ -5,9 +5,28 @@
 
 #include "router/place/place.h"
 
+/* What predictions need of a node and does not depend on the candidate. */
+#define SL_CHUNK_SIZES 6u /* automatic ones looked at: 16 to 512 rows, where a processor is saturated */
+struct sl_node_facts {
+    bool known;
+    uint32_t n_chunks;
+    uint32_t chunk[SL_CHUNK_SIZES];  /* rows of a prompt chunk beside what decodes there */
+    double chunk_ms[SL_CHUNK_SIZES]; /* step with such a chunk, without its attention */
+    double alone_ms;                 /* step of what decodes there */
+    double attn_ms, read_ms;         /* per 1e6 (row x position), per 1e6 positions read */
+    double queue_ms;                 /* the prompts queued there */
+};
+
+struct sl_predictor {
+    const struct sl_place_state *state;
+    const struct sl_place_req *req;
+    struct sl_node_facts facts[SL_PLACE_MAX_NODES];
+};
+
 struct sl_candidates {
     const struct sl_place_state *state;
     const struct sl_place_req *req;
+    struct sl_predictor predictor;
     bool can_p[SL_PLACE_MAX_NODES], can_d[SL_PLACE_MAX_NODES];
     struct sl_place_choice *out;
 };
@@ -17,14 +36,22 @@ void sl_place_pd(struct sl_candidates *c);
 void sl_place_colocated(struct sl_candidates *c);
 void sl_place_hybrid(struct sl_candidates *c);
 
-/* Prices (p, split, d) and keeps it when it is among the cheapest. p = -1 or p == d is s = 0 at d. Pairs
- * whose link refuses are left out. */
-void sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d);
+/* Prices (p, split, d) and keeps it when it is among the cheapest. p = -1 or p == d is s = 0 at d. False:
+ * left out, the pair's link refuses or P's pool is too small. */
+bool sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d);
+
+/* The nodes of `can` where this prompt would be done first, soonest first; returns their number. Policies
+ * look at these as P only: the others can only lose. */
+#define SL_BEST_P 4u
+uint32_t sl_candidates_best_p(struct sl_candidates *c, const bool *can, int best[SL_BEST_P]);
+/* The D's of the cheapest candidates so far, cheapest first; returns their number. What was priced once for
+ * every D is refined for these. */
+#define SL_BEST_D 8u
+uint32_t sl_candidates_best_d(const struct sl_candidates *c, int best[SL_BEST_D]);
 
 /* The prediction of one candidate; predict.c. */
-void sl_predict(const struct sl_place_state *state, const struct sl_place_req *req,
-                struct sl_place_candidate *c);
-/* Milliseconds until a prompt of new_tokens over history tokens has run on n, behind what is queued there. */
-double sl_predict_prefill_ms(const struct sl_place_node *n, const struct sl_place_req *req,
-                             uint32_t new_tokens, uint32_t history);
+void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c);
+/* Milliseconds until the request's prompt, less what the node's prefix cache has of it, has run there behind
+ * what is queued. */
+double sl_predict_prefill_ms(struct sl_predictor *x, uint32_t node);
 #endif

@@ -39,7 +39,7 @@ static bool cheaper(const struct sl_place_candidate *a, const struct sl_place_ca
     return a->predicted.cost_ms < b->predicted.cost_ms;
 }
 
-void sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d)
+bool sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d)
 {
     struct sl_place_candidate cand = {.p = p == d || split == 0 ? -1 : p, .split = split, .d = d};
     if (cand.p < 0)
@@ -49,13 +49,13 @@ void sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d)
         const struct sl_place_node *pn = &c->state->nodes[p];
         const struct sl_place_link *link = sl_place_find_link(c->state, p, d);
         if ((link && link->unusable) || pn->page_tokens != dn->page_tokens || !fits_pool(pn, cand.split))
-            return;
+            return false;
         cand.degraded = link && link->degraded;
     }
     uint64_t pages =
         ((uint64_t)c->req->n_tokens + dn->page_tokens) / dn->page_tokens; /* and the next token's */
     cand.tight = pages > dn->free_pages + dn->hit_tokens / dn->page_tokens;
-    sl_predict(c->state, c->req, &cand);
+    sl_predict(&c->predictor, &cand);
 
     struct sl_place_choice *out = c->out;
     out->n_candidates++;
@@ -65,6 +65,43 @@ void sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d)
             out->kept[at] = out->kept[at - 1];
     if (at < SL_PLACE_KEEP)
         out->kept[at] = cand;
+    return true;
+}
+
+uint32_t sl_candidates_best_p(struct sl_candidates *c, const bool *can, int best[SL_BEST_P])
+{
+    double ms[SL_BEST_P];
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < c->state->n_nodes; p++) {
+        if (!can[p])
+            continue;
+        double t = sl_predict_prefill_ms(&c->predictor, p);
+        uint32_t at = n < SL_BEST_P ? n++ : SL_BEST_P;
+        for (; at > 0 && t < ms[at - 1]; at--)
+            if (at < SL_BEST_P) {
+                ms[at] = ms[at - 1];
+                best[at] = best[at - 1];
+            }
+        if (at < SL_BEST_P) {
+            ms[at] = t;
+            best[at] = (int)p;
+        }
+    }
+    return n;
+}
+
+uint32_t sl_candidates_best_d(const struct sl_candidates *c, int best[SL_BEST_D])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->out->n_kept && n < SL_BEST_D; i++) {
+        int d = c->out->kept[i].d;
+        bool seen = false;
+        for (uint32_t k = 0; k < n; k++)
+            seen |= best[k] == d;
+        if (!seen)
+            best[n++] = d;
+    }
+    return n;
 }
 
 /* Who may compute this request's prompt and who may decode it. */
@@ -220,7 +257,8 @@ enum sl_err sl_place(const struct sl_place_state *state, const struct sl_place_r
         demanded = false;
     }
 
-    struct sl_candidates c = {.state = state, .req = &r, .out = out};
+    struct sl_candidates c = {
+        .state = state, .req = &r, .predictor = {.state = state, .req = &r}, .out = out};
     bool too_big;
     find_members(&c, r.want_p, r.want_d, &too_big);
     if (count(&c, c.can_d) == 0)

@@ -13,9 +13,11 @@
 #include <stdint.h>
 #include "common/sched/cost_model.h"
 
-#define SL_PLACE_MAX_NODES 64
+#define SL_PLACE_MAX_NODES 1024
 #define SL_PLACE_MAX_LINKS 512 /* reported prefill -> decode pairs */
 #define SL_PLACE_KEEP      16  /* candidates kept for the decision record, cheapest first */
+/* Where no link was measured at all: loopback tcp, cautiously. */
+#define SL_PLACE_UNTESTED_BYTES_PER_S 1e9
 
 enum sl_place_mode {
     SL_PLACE_PD = 1,
@@ -42,7 +44,7 @@ struct sl_place_node {
     uint32_t hit_tokens;       /* leading tokens of this request in its prefix cache */
     int32_t chunk_tokens;      /* -1 automatic, 0 whole prompts, N fixed */
     uint32_t max_batch_tokens; /* 0 = not told */
-    struct sl_cost_model cost;
+    const struct sl_cost_model *cost;
 };
 
 struct sl_place_link {
@@ -58,6 +60,8 @@ struct sl_place_state {
     uint32_t n_nodes;
     const struct sl_place_link *links; /* a pair that is not listed has not met yet and may be tried */
     uint32_t n_links;
+    double
+        untested_bytes_per_s; /* of a pair whose link was not measured; 0 = SL_PLACE_UNTESTED_BYTES_PER_S */
 };
 
 struct sl_place_req {

@@ -7,7 +7,10 @@
  *
  * Where P and D both compute, they overlap: D's own queue runs down while P computes. Pages travel while P
  * computes; only what is left at its end (the last chunk, or all that the link could not carry meanwhile)
- * delays the second token. */
+ * delays the second token.
+ *
+ * What depends on a node alone is worked out once per request (struct sl_node_facts): a candidate then costs
+ * little, and a fleet of a thousand nodes can be looked over for every request. */
 #include "router/place/candidates.h"
 
 #include "common/sched/step_plan.h"
@@ -16,84 +19,108 @@
 
 #define EXPECTED_OUTPUT                                                                                      \
     256u /* tokens assumed to come of a request that allows more: median of the conversation traces */
-#define AUTO_CHUNK_MIN       16u
-#define AUTO_CHUNK_MAX       512u
-#define UNTESTED_BYTES_PER_S 1e9 /* a link that was not measured yet: loopback tcp, cautiously */
-#define DOUBT                0.05 /* share of the price added for what prediction cannot see; see sl_predict() */
-#define COMMAND_MS           1.0 /* submit to intake: two control messages */
+#define AUTO_CHUNK_MIN                                                                                       \
+    16u /* rows of the smallest automatic chunk looked at; the others are twice the one before */
+#define CAP_UNTOLD 512u /* rows of a step of a node that does not say its limit */
+#define DOUBT      0.05 /* share of the price added for what prediction cannot see; see sl_predict() */
+#define COMMAND_MS 1.0  /* submit to intake: two control messages */
 
-static double step_ms(const struct sl_place_node *n, uint32_t prompt_rows, uint32_t decode_rows,
-                      double context)
+static double step_ms(const struct sl_place_node *n, const struct sl_step_load *l)
 {
-    const struct sl_step_load l = {
-        .prompt_rows = prompt_rows, .decode_rows = decode_rows, .decode_context = context};
-    double ms = sl_cost_predict_ms(&n->cost, &l);
+    double ms = sl_cost_predict_ms(n->cost, l);
     return ms > 0 && isfinite(ms) ? ms : 0;
 }
 
-/* A prompt chunk in the middle of new_tokens over history, beside what decodes on n now. */
-static double chunk_ms(const struct sl_place_node *n, uint32_t rows, double new_tokens, double history)
+/* A step of n with prompt rows (no history) beside what decodes there now and `more` decode rows of `context`
+ * tokens together. */
+static double mixed_ms(const struct sl_place_node *n, uint32_t prompt_rows, uint32_t more, double context)
 {
-    double before = history + new_tokens / 2;
-    const struct sl_step_load l = {.prompt_rows = rows,
-                                   .decode_rows = n->decode_rows,
-                                   .prompt_attn = rows * before,
-                                   .prompt_history = before,
-                                   .decode_context = n->decode_context_tokens};
-    return sl_cost_predict_ms(&n->cost, &l);
+    return step_ms(n, &(struct sl_step_load){.prompt_rows = prompt_rows,
+                                             .decode_rows = n->decode_rows + more,
+                                             .decode_context = n->decode_context_tokens + context});
 }
 
-/* Rows of one chunk of that prompt. */
-static uint32_t chunk_rows(const struct sl_place_node *n, const struct sl_place_req *req, double new_tokens,
-                           double history)
+/* What a million units more of a load cost: the terms beside the table are linear. */
+static double per_mtoken_ms(const struct sl_place_node *n, double attn, double history)
+{
+    struct sl_step_load one = {.prompt_rows = 1}, with = one;
+    with.prompt_attn = attn;
+    with.prompt_history = history;
+    double ms = step_ms(n, &with) - step_ms(n, &one);
+    return ms > 0 ? ms : 0;
+}
+
+static void add_chunk_size(struct sl_node_facts *f, const struct sl_place_node *n, uint32_t rows)
+{
+    f->chunk[f->n_chunks] = rows;
+    f->chunk_ms[f->n_chunks++] = mixed_ms(n, rows, 0, 0);
+}
+
+/* The chunks that may come, smallest first: one where the size is fixed or nothing decodes. */
+static void find_chunk_sizes(struct sl_node_facts *f, const struct sl_place_node *n,
+                             const struct sl_place_req *req)
 {
     int32_t chunk = req->chunk != -2 ? req->chunk : n->chunk_tokens;
-    uint32_t cap = n->max_batch_tokens ? n->max_batch_tokens : AUTO_CHUNK_MAX;
-    if (chunk > 0)
-        return (uint32_t)chunk < cap ? (uint32_t)chunk : cap;
-    if (chunk == 0 || n->decode_rows == 0)
-        return cap;
-    double allowed = SL_PLAN_STRETCH * step_ms(n, 0, n->decode_rows, n->decode_context_tokens);
-    uint32_t best = AUTO_CHUNK_MIN;
-    for (uint32_t c = AUTO_CHUNK_MIN; c <= AUTO_CHUNK_MAX && c <= cap; c *= 2)
-        if (chunk_ms(n, c, new_tokens, history) <= allowed)
-            best = c;
+    uint32_t cap = n->max_batch_tokens ? n->max_batch_tokens : CAP_UNTOLD, c = AUTO_CHUNK_MIN;
+    if (chunk > 0 && (uint32_t)chunk < cap)
+        cap = (uint32_t)chunk;
+    if (chunk < 0 && n->decode_rows > 0)
+        for (; f->n_chunks < SL_CHUNK_SIZES && c <= cap; c *= 2)
+            add_chunk_size(f, n, c);
+    if (f->n_chunks == 0)
+        add_chunk_size(f, n, cap);
+}
+
+/* The automatic chunk of a prompt of new_tokens over history: the largest with a step, in the middle of the
+ * prompt, that stretches those who decode by no more than the step plan's default. */
+static uint32_t pick_chunk(const struct sl_node_facts *f, double new_tokens, double history)
+{
+    double before = history + new_tokens / 2;
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < f->n_chunks; i++)
+        if (f->chunk_ms[i] + 1e-6 * before * (f->chunk[i] * f->attn_ms + f->read_ms) <=
+            SL_PLAN_STRETCH * f->alone_ms)
+            best = i;
     return best;
 }
 
 /* Time to run new_tokens over history in chunks; *steps = how many. */
-static double prompt_ms(const struct sl_place_node *n, const struct sl_place_req *req, double new_tokens,
+static double prompt_ms(const struct sl_place_node *n, const struct sl_node_facts *f, double new_tokens,
                         double history, double *steps)
 {
     *steps = 0;
     if (new_tokens <= 0)
         return 0;
-    uint32_t chunk = chunk_rows(n, req, new_tokens, history);
+    uint32_t i = pick_chunk(f, new_tokens, history), chunk = f->chunk[i];
     double full = floor(new_tokens / chunk);
     uint32_t rest = (uint32_t)(new_tokens - full * chunk);
-    double ms = full * step_ms(n, chunk, n->decode_rows, n->decode_context_tokens);
+    double ms = full * f->chunk_ms[i];
     if (rest)
-        ms += step_ms(n, rest, n->decode_rows, n->decode_context_tokens);
+        ms += mixed_ms(n, rest, 0, 0);
     *steps = full + (rest ? 1 : 0);
     /* What attention computes does not depend on how the prompt is cut; its history is read once a chunk. */
-    struct sl_step_load without = {.prompt_rows = 1}, with = without;
-    with.prompt_attn = new_tokens * (history + new_tokens / 2);
-    with.prompt_history = *steps * history + chunk * *steps * (*steps - 1) / 2;
-    double attn = sl_cost_predict_ms(&n->cost, &with) - sl_cost_predict_ms(&n->cost, &without);
-    return ms + (attn > 0 && isfinite(attn) ? attn : 0);
+    double attn = new_tokens * (history + new_tokens / 2);
+    double read = *steps * history + chunk * *steps * (*steps - 1) / 2;
+    return ms + 1e-6 * (attn * f->attn_ms + read * f->read_ms);
 }
 
-static double queue_ms(const struct sl_place_node *n, const struct sl_place_req *req)
+static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, const struct sl_place_req *req)
 {
     double steps;
-    return prompt_ms(n, req, n->queued_prompt_tokens, 0, &steps);
+    f->known = true;
+    f->alone_ms = mixed_ms(n, 0, 0, 0);
+    f->attn_ms = per_mtoken_ms(n, 1e6, 0);
+    f->read_ms = per_mtoken_ms(n, 0, 1e6);
+    find_chunk_sizes(f, n, req);
+    f->queue_ms = prompt_ms(n, f, n->queued_prompt_tokens, 0, &steps);
 }
 
-double sl_predict_prefill_ms(const struct sl_place_node *n, const struct sl_place_req *req,
-                             uint32_t new_tokens, uint32_t history)
+static const struct sl_node_facts *facts_of(struct sl_predictor *x, uint32_t i)
 {
-    double steps;
-    return queue_ms(n, req) + prompt_ms(n, req, new_tokens, history, &steps);
+    struct sl_node_facts *f = &x->facts[i];
+    if (!f->known)
+        find_facts(f, &x->state->nodes[i], x->req);
+    return f;
 }
 
 double sl_place_wait_ms(const struct sl_place_state *state)
@@ -101,10 +128,12 @@ double sl_place_wait_ms(const struct sl_place_state *state)
     const struct sl_place_req any = {.chunk = -2};
     double least = -1;
     for (uint32_t i = 0; i < state->n_nodes; i++) {
-        const struct sl_place_node *n = &state->nodes[i];
-        double ms = n->may_decode && !n->unusable ? queue_ms(n, &any) : -1;
-        if (ms >= 0 && (least < 0 || ms < least))
-            least = ms;
+        if (!state->nodes[i].may_decode || state->nodes[i].unusable)
+            continue;
+        struct sl_node_facts f = {0};
+        find_facts(&f, &state->nodes[i], &any);
+        if (least < 0 || f.queue_ms < least)
+            least = f.queue_ms;
     }
     return least > 0 ? least : 0;
 }
@@ -115,6 +144,13 @@ const struct sl_place_link *sl_place_find_link(const struct sl_place_state *stat
         if ((int)state->links[i].p == p && (int)state->links[i].d == d)
             return &state->links[i];
     return NULL;
+}
+
+static double link_rate(const struct sl_place_state *s, const struct sl_place_link *link)
+{
+    if (link && link->bytes_per_s > 0)
+        return link->bytes_per_s;
+    return s->untested_bytes_per_s > 0 ? s->untested_bytes_per_s : SL_PLACE_UNTESTED_BYTES_PER_S;
 }
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -132,12 +168,22 @@ static uint32_t to_compute(const struct sl_place_node *n, const struct sl_place_
     return start < to ? to - start : 0;
 }
 
+double sl_predict_prefill_ms(struct sl_predictor *x, uint32_t node)
+{
+    const struct sl_place_node *n = &x->state->nodes[node];
+    const struct sl_node_facts *f = facts_of(x, node);
+    uint32_t work = to_compute(n, x->req, 0, x->req->n_tokens);
+    double steps;
+    return f->queue_ms + prompt_ms(n, f, work, x->req->n_tokens - work, &steps);
+}
+
 /* What the prompt work on n costs those who decode there: each of their steps becomes longer. */
-static double prompt_damage_ms(const struct sl_place_node *n, double work_ms, double steps)
+static double prompt_damage_ms(const struct sl_place_node *n, const struct sl_node_facts *f, double work_ms,
+                               double steps)
 {
     if (n->decode_rows == 0 || steps == 0)
         return 0;
-    double alone = steps * step_ms(n, 0, n->decode_rows, n->decode_context_tokens);
+    double alone = steps * f->alone_ms;
     return work_ms > alone ? n->decode_rows * (work_ms - alone) : 0;
 }
 
@@ -157,40 +203,41 @@ static double doubt(const struct sl_place_state *state, const struct sl_place_re
     return d;
 }
 
-void sl_predict(const struct sl_place_state *state, const struct sl_place_req *req,
-                struct sl_place_candidate *c)
+void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
 {
+    const struct sl_place_state *state = x->state;
+    const struct sl_place_req *req = x->req;
     const struct sl_place_node *d = &state->nodes[c->d];
+    const struct sl_node_facts *fd = facts_of(x, (uint32_t)c->d);
     const uint32_t n = req->n_tokens, s = c->split;
     struct sl_place_prediction *out = &c->predicted;
     double ready_ms = 0, first_at_p_ms = 0, damage = 0, steps;
 
     if (c->p >= 0) {
         const struct sl_place_node *p = &state->nodes[c->p];
+        const struct sl_node_facts *fp = facts_of(x, (uint32_t)c->p);
         const struct sl_place_link *link = sl_place_find_link(state, c->p, c->d);
         uint32_t work = to_compute(p, req, 0, s);
-        double wait = queue_ms(p, req);
-        double run = prompt_ms(p, req, work, s - work, &steps);
-        damage += prompt_damage_ms(p, run, steps);
-        first_at_p_ms = COMMAND_MS + wait + run;
+        double run = prompt_ms(p, fp, work, s - work, &steps);
+        damage += prompt_damage_ms(p, fp, run, steps);
+        first_at_p_ms = COMMAND_MS + fp->queue_ms + run;
 
-        double rate_ms = (link && link->bytes_per_s > 0 ? link->bytes_per_s : UNTESTED_BYTES_PER_S) / 1e3;
-        double page_ms = (double)d->page_bytes / rate_ms;
+        double page_ms = (double)d->page_bytes * 1e3 / link_rate(state, link);
         uint32_t have = min_u32(d->hit_tokens, s);
         double pages = ceil((double)(s - have) / d->page_tokens);
-        double last = ceil((double)min_u32(chunk_rows(p, req, work, s - work), s - have) / d->page_tokens);
+        double last =
+            ceil((double)min_u32(fp->chunk[pick_chunk(fp, work, s - work)], s - have) / d->page_tokens);
         double behind = pages * page_ms - run; /* what the link could not carry while P computed */
         ready_ms = first_at_p_ms + fmax(behind, last * page_ms) + (link ? link->latency_us / 1e3 : 0);
     }
 
     uint32_t rest = to_compute(d, req, s, n);
-    double rest_ms = prompt_ms(d, req, rest, n - rest, &steps);
-    damage += prompt_damage_ms(d, rest_ms, steps);
+    double rest_ms = prompt_ms(d, fd, rest, n - rest, &steps);
+    damage += prompt_damage_ms(d, fd, rest_ms, steps);
 
     uint32_t expected = min_u32(req->max_new ? req->max_new : 1, EXPECTED_OUTPUT);
-    double context = d->decode_context_tokens + n;
-    double decode_ms = step_ms(d, 0, d->decode_rows + 1, context);
-    double more_ms = decode_ms - step_ms(d, 0, d->decode_rows, d->decode_context_tokens);
+    double decode_ms = mixed_ms(d, 0, 1, n);
+    double more_ms = decode_ms - fd->alone_ms;
     if (d->decode_rows && more_ms > 0)
         damage += d->decode_rows * more_ms * expected;
 
@@ -199,7 +246,7 @@ void sl_predict(const struct sl_place_state *state, const struct sl_place_req *r
         out->ttft_ms = first_at_p_ms;
         out->second_ms = ready_ms + wait_pages_ms + decode_ms;
     } else {
-        double start = fmax(ready_ms, COMMAND_MS + queue_ms(d, req)) + wait_pages_ms;
+        double start = fmax(ready_ms, COMMAND_MS + fd->queue_ms) + wait_pages_ms;
         out->ttft_ms = start + rest_ms;
         out->second_ms = out->ttft_ms + decode_ms;
     }

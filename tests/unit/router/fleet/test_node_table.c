@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "router/fleet/node_table.h"
@@ -183,20 +184,17 @@ static void register_full_table_makes_room_of_the_dead_only(void **s)
     struct sl_node_table *t = table();
     static char names[SL_PLACE_MAX_NODES + 1][8];
     struct info i;
-    for (uint32_t k = 0; k <= SL_PLACE_MAX_NODES; k++) {
-        names[k][0] = 'n';
-        names[k][1] = (char)('0' + k / 10);
-        names[k][2] = (char)('0' + k % 10);
-    }
+    for (uint32_t k = 0; k <= SL_PLACE_MAX_NODES; k++)
+        snprintf(names[k], sizeof names[k], "n%04u", k);
     for (uint32_t k = 0; k < SL_PLACE_MAX_NODES; k++) {
         make(&i, names[k], k + 1);
         join(t, &i, 0, SL_NODE_NEW);
     }
     make(&i, names[SL_PLACE_MAX_NODES], 1000);
-    refused(t, &i, SL_EAGAIN, "64", "n64");
-    sl_node_table_mark_dead(sl_node_table_find(t, "n05"));
+    refused(t, &i, SL_EAGAIN, "1024", "n1024");
+    sl_node_table_mark_dead(sl_node_table_find(t, "n0005"));
     join(t, &i, 0, SL_NODE_NEW);
-    assert_null(sl_node_table_find(t, "n05"));
+    assert_null(sl_node_table_find(t, "n0005"));
     assert_int_equal(sl_node_table_len(t), SL_PLACE_MAX_NODES);
     sl_node_table_free(t);
 }

@@ -14,6 +14,7 @@ struct cluster {
     struct sl_place_node nodes[SL_PLACE_MAX_NODES];
     struct sl_place_link links[SL_PLACE_MAX_LINKS];
     struct sl_place_state state;
+    struct sl_cost_model cost;
 };
 
 static const char *const names[] = {"p0", "d0", "d1", "d2", "d3", "d4"};
@@ -32,8 +33,9 @@ static void make(struct cluster *c, uint32_t n)
                                              .total_pages = 1000,
                                              .chunk_tokens = -1,
                                              .max_batch_tokens = 512};
-        sl_cost_init_linear(&c->nodes[i].cost, 5, 1);
+        c->nodes[i].cost = &c->cost;
     }
+    sl_cost_init_linear(&c->cost, 5, 1);
     c->state = (struct sl_place_state){.nodes = c->nodes, .n_nodes = n, .links = c->links};
 }
 
@@ -69,22 +71,27 @@ static enum sl_err refused(const struct cluster *c, const struct sl_place_req *r
 }
 
 /* 1000 tokens beside 7 decode rows go in small chunks: each reads the history again and runs the head. */
+static double prefill_ms(const struct cluster *c, const struct sl_place_req *r)
+{
+    struct sl_predictor x = {.state = &c->state, .req = r};
+    return sl_predict_prefill_ms(&x, 0);
+}
+
 static void predict_counts_history_read_by_chunks_and_the_head(void **s)
 {
     (void)s;
     struct cluster c;
     make(&c, 1);
     struct sl_place_req r = request(SL_PLACE_COLOCATED, 1000);
-    struct sl_place_node *n = &c.nodes[0];
-    n->decode_rows = 7;
+    c.nodes[0].decode_rows = 7;
     r.chunk = 100;
-    double plain = sl_predict_prefill_ms(n, &r, 1000, 0);
-    n->cost.prompt_read_ms_per_mtoken = 1000;
-    double read = sl_predict_prefill_ms(n, &r, 1000, 0) - plain;
+    double plain = prefill_ms(&c, &r);
+    c.cost.prompt_read_ms_per_mtoken = 1000;
+    double read = prefill_ms(&c, &r) - plain;
     assert_true(read > 4.499 && read < 4.501); /* histories of 0, 100 .. 900: 4500 positions */
-    n->cost.prompt_read_ms_per_mtoken = 0;
-    n->cost.head_ms_per_row = 1;
-    double head = sl_predict_prefill_ms(n, &r, 1000, 0) - plain;
+    c.cost.prompt_read_ms_per_mtoken = 0;
+    c.cost.head_ms_per_row = 1;
+    double head = prefill_ms(&c, &r) - plain;
     assert_true(head > 69.999 && head < 70.001); /* 10 steps with 7 decode rows */
 }
 
@@ -398,6 +405,12 @@ static void kept_candidates_are_the_cheapest_in_order(void **s)
     assert_memory_equal(&out.best, &out.kept[0], sizeof out.best);
 }
 
+static void predict(const struct cluster *c, const struct sl_place_req *r, struct sl_place_candidate *cand)
+{
+    struct sl_predictor x = {.state = &c->state, .req = r};
+    sl_predict(&x, cand);
+}
+
 static void prediction_slow_link_delays_the_second_token_only(void **s)
 {
     (void)s;
@@ -407,9 +420,9 @@ static void prediction_slow_link_delays_the_second_token_only(void **s)
     c.state.n_links = 1;
     struct sl_place_req r = request(SL_PLACE_PD, 400);
     struct sl_place_candidate fast = {.p = 0, .split = 400, .d = 1}, slow = fast;
-    sl_predict(&c.state, &r, &fast);
+    predict(&c, &r, &fast);
     c.links[0].bytes_per_s = 1e7;
-    sl_predict(&c.state, &r, &slow);
+    predict(&c, &r, &slow);
     assert_true(fast.predicted.ttft_ms == slow.predicted.ttft_ms);
     assert_true(slow.predicted.second_ms > fast.predicted.second_ms + 1000);
 }
@@ -421,9 +434,9 @@ static void prediction_prefix_hit_shortens_the_prompt(void **s)
     make(&c, 1);
     struct sl_place_req r = request(SL_PLACE_COLOCATED, 400);
     struct sl_place_candidate cold = {.p = -1, .d = 0}, warm = cold;
-    sl_predict(&c.state, &r, &cold);
+    predict(&c, &r, &cold);
     c.nodes[0].hit_tokens = 400; /* all of it: the last token is computed still */
-    sl_predict(&c.state, &r, &warm);
+    predict(&c, &r, &warm);
     assert_true(warm.predicted.ttft_ms < cold.predicted.ttft_ms / 10);
     assert_true(warm.predicted.ttft_ms > 0);
 }
