@@ -35,7 +35,7 @@ struct sl_arch {
     enum sl_err (*quirks)(const struct sl_conf_reader *r);
 };
 
-extern const struct sl_arch sl_arch_llama, sl_arch_qwen2, sl_arch_qwen3;
+extern const struct sl_arch sl_arch_llama, sl_arch_qwen2, sl_arch_qwen3, sl_arch_gemma3;
 
 #define SL_ARCH_KEY_BYTES 96
 

@@ -10,16 +10,9 @@ static const struct sl_tensor_rule rules[] = {
     {"attn_output.bias", SL_D_MODEL, SL_ONE, true},
 };
 
-static enum sl_err quirks(const struct sl_conf_reader *r)
-{
-    r->c->qk_norm = true;
-    return SL_OK;
-}
-
 const struct sl_arch sl_arch_qwen3 = {
     .name = "qwen3",
     .rope_layout = SL_ROPE_HALVES,
     .layer_rules = rules,
     .n_layer_rules = SL_COUNTOF(rules),
-    .quirks = quirks,
 };

@@ -4,12 +4,12 @@
  * differ only in the batch's runs. What exactness needs lies in the ops (kernels/backend.h); here rows never
  * meet.
  *
- *     x      = embed(tokens)                                [n_rows, d]
+ *     x      = embed(tokens) * scale                        [n_rows, d]
  *     per layer:
  *       qkv  = rmsnorm(x) Wqkv + b                          [n_rows, (heads + 2 kv heads) * head_dim]
- *       norm (qwen3) and rotate the heads of q and k, put k and v into the batch's pages
+ *       norm, where the layer says so, and rotate the heads of q and k, put k and v into the batch's pages
  *       x   += attention(q, pages) Wo + b                   [n_rows, d]
- *       x   += swiglu(rmsnorm(x) Wgate_up) Wdown            [n_rows, d]
+ *       x   += gated(rmsnorm(x) Wgate_up) Wdown             [n_rows, d]
  *     logits = rmsnorm(x[out_rows]) Whead                   [n_out, n_vocab]
  *
  * In the last layer only the rows whose logits are wanted go on once K and V are in the pages; a pass without
@@ -23,7 +23,7 @@
 /* The shape of attention in a layer. */
 static struct sl_attn_shape attn_shape(const struct sl_model *m, uint32_t layer)
 {
-    struct sl_attn_shape s = m->conf.attn;
+    struct sl_attn_shape s = *sl_model_conf_attn(&m->conf, layer);
     s.q_norm = m->weights.layers[layer].q_norm.p;
     s.k_norm = m->weights.layers[layer].k_norm.p;
     s.qk_norm_eps = m->conf.rms_eps;
@@ -46,15 +46,24 @@ static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, co
     m->ops->rope_kv(m->dev, kv, layer, shape, b, m->qkv.p);
 }
 
+/* x += y, the product of a; where the architecture norms what it adds, y is normed first. */
+static void branch_add(struct sl_model *m, struct sl_linear a, const struct sl_vector *post_norm, float *x)
+{
+    a.y = post_norm->p != NULL ? m->branch.p : x;
+    a.add = post_norm->p == NULL;
+    m->ops->linear(m->dev, &a);
+    if (post_norm->p != NULL)
+        m->ops->norm_add(m->dev, a.y, post_norm->p, m->conf.rms_eps, a.n_rows, m->conf.d_model, x);
+}
+
 /* What follows attention, for rows [first, first + n). */
 static void rows_forward(struct sl_model *m, uint32_t layer, uint32_t first, uint32_t n)
 {
     const struct sl_layer_weights *w = &m->weights.layers[layer];
     size_t q_dim = (size_t)m->conf.attn.n_heads * m->conf.attn.head_dim;
     float *x = m->x.p + (size_t)first * m->conf.d_model;
-    struct sl_linear out = {
-        .w = w->out, .x = m->attn.p + first * q_dim, .bias = w->out_bias.p, .y = x, .add = 1, .n_rows = n};
-    m->ops->linear(m->dev, &out);
+    struct sl_linear out = {.w = w->out, .x = m->attn.p + first * q_dim, .bias = w->out_bias.p, .n_rows = n};
+    branch_add(m, out, &w->post_attn_norm, x);
     struct sl_linear gate_up = {.w = w->gate_up,
                                 .prologue = SL_PRO_RMSNORM,
                                 .norm_w = w->ffn_norm.p,
@@ -63,9 +72,8 @@ static void rows_forward(struct sl_model *m, uint32_t layer, uint32_t first, uin
                                 .y = m->gate_up.p,
                                 .n_rows = n};
     m->ops->linear(m->dev, &gate_up);
-    struct sl_linear down = {
-        .w = w->down, .prologue = SL_PRO_SWIGLU, .x = m->gate_up.p, .y = x, .add = 1, .n_rows = n};
-    m->ops->linear(m->dev, &down);
+    struct sl_linear down = {.w = w->down, .prologue = m->conf.gated, .x = m->gate_up.p, .n_rows = n};
+    branch_add(m, down, &w->post_ffn_norm, x);
 }
 
 /* The parts of the batch's runs whose logits are wanted, as runs over the same rows. */
@@ -132,7 +140,7 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
                       atomic_uint_fast64_t *progress)
 {
     SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
-    m->ops->embed(m->dev, m->weights.embed, b, 1, m->x.p);
+    m->ops->embed(m->dev, m->weights.embed, b, m->conf.embed_scale, m->x.p);
     for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
         struct sl_attn_shape shape = attn_shape(m, layer);
         qkv_forward(m, kv, layer, b, &shape);

@@ -30,6 +30,9 @@ static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
         (e = buffer_alloc(m, &m->attn, m->max_rows, q_dim, "activations", why)) != SL_OK ||
         (e = buffer_alloc(m, &m->gate_up, m->max_rows, 2 * (uint64_t)c->d_ff, "activations", why)) != SL_OK)
         return e;
+    if (m->weights.layers[0].post_attn_norm.p != NULL &&
+        (e = buffer_alloc(m, &m->branch, m->max_rows, c->d_model, "activations", why)) != SL_OK)
+        return e;
     if (m->ops->host_memory)
         return SL_OK;
     return buffer_alloc(m, &m->logits, n_head_rows, c->n_vocab, "logits", why);
@@ -83,7 +86,7 @@ void sl_model_close(struct sl_model *m)
 {
     if (m == NULL)
         return;
-    struct sl_vector *buffers[] = {&m->x, &m->qkv, &m->attn, &m->gate_up, &m->logits};
+    struct sl_vector *buffers[] = {&m->x, &m->qkv, &m->attn, &m->gate_up, &m->branch, &m->logits};
     for (size_t i = 0; i < SL_COUNTOF(buffers); i++) {
         if (buffers[i]->p != NULL)
             m->ops->buf_free(m->dev, buffers[i]->p, buffers[i]->bytes);

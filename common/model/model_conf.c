@@ -18,7 +18,8 @@
 #define MAX_WIDTH    (1u << 18) /* d_model, d_ff */
 #define MAX_CONTEXT  (1u << 24)
 
-static const struct sl_arch *const archs[] = {&sl_arch_llama, &sl_arch_qwen2, &sl_arch_qwen3};
+static const struct sl_arch *const archs[] = {&sl_arch_llama, &sl_arch_qwen2, &sl_arch_qwen3,
+                                              &sl_arch_gemma3};
 
 /* ---- keys ---- */
 
@@ -161,20 +162,16 @@ static enum sl_err read_rope_scaling(const struct sl_conf_reader *r)
     return linear ? sl_conf_positive(r, "rope.scaling.factor", &r->c->rope_linear) : SL_OK;
 }
 
-/* No op attends to a window of positions. Within the window all is as without one, so the window is how long
- * a sequence may be. */
 static enum sl_err read_window(const struct sl_conf_reader *r)
 {
     char key[SL_ARCH_KEY_BYTES];
     if (!sl_model_file_has(r->f, sl_conf_key(r, "attention.sliding_window", key)))
         return SL_OK;
-    uint32_t window = 0;
-    enum sl_err e = sl_model_file_u32(r->f, key, &window);
-    if (e != SL_OK)
+    uint32_t window = 0; /* which means none */
+    if (sl_model_file_u32(r->f, key, &window) != SL_OK)
         return sl_why_set(r->why, SL_EPARSE, "%s: key %s is not one whole number", sl_model_file_path(r->f),
                           key);
-    if (window > 0 && window < r->c->context_length)
-        r->c->context_length = window;
+    r->c->attn.window = window;
     return SL_OK;
 }
 
@@ -211,7 +208,7 @@ static enum sl_err read_numbers(const struct sl_conf_reader *r)
 
 enum sl_err sl_model_conf_read(const struct sl_model_file *f, struct sl_model_conf *out, struct sl_why *why)
 {
-    struct sl_model_conf c = {0};
+    struct sl_model_conf c = {.embed_scale = 1, .gated = SL_PRO_SWIGLU};
     struct sl_conf_reader r = {.f = f, .c = &c, .why = why};
     enum sl_err e;
     if ((e = read_arch(&r)) != SL_OK || (e = read_numbers(&r)) != SL_OK ||
@@ -219,4 +216,9 @@ enum sl_err sl_model_conf_read(const struct sl_model_file *f, struct sl_model_co
         return e;
     *out = c;
     return SL_OK;
+}
+
+const struct sl_attn_shape *sl_model_conf_attn(const struct sl_model_conf *c, uint32_t layer)
+{
+    return c->global_every == 0 || (layer + 1) % c->global_every == 0 ? &c->attn : &c->attn_local;
 }

@@ -7,15 +7,21 @@
 #include "kernels/backend.h"
 
 struct sl_model_conf {
-    char arch[32]; /* "llama", "qwen2", "qwen3" */
+    char arch[32]; /* as the file says it */
     char name[128];
     uint32_t n_layers, d_model, d_ff, n_vocab;
-    uint32_t context_length; /* at most the sliding window, where the file names one */
-    struct sl_attn_shape
-        attn;          /* rope_factors points into the open file (in an open model: its own copy), or NULL */
-    float rope_linear; /* positions are divided by it; 1 = off */
+    uint32_t context_length;
+    /* What attention does, without the norms on q and k, which are a layer's (weights.h). rope_factors points
+     * into the open file (in an open model: its own copy), or is NULL. */
+    struct sl_attn_shape attn;
+    /* Some architectures let most layers see a window only: layer l uses attn where (l + 1) % global_every is
+     * 0, attn_local elsewhere. 0 = attn everywhere. Both have the same heads. */
+    struct sl_attn_shape attn_local;
+    uint32_t global_every;
+    float rope_linear; /* positions are divided by it, those of attn_local are not; 1 = off */
     float rms_eps;
-    bool qk_norm;               /* each head of q and k is normed before it is rotated */
+    float embed_scale;          /* of a token's row on its way into the layers */
+    enum sl_prologue gated;     /* SL_PRO_SWIGLU or SL_PRO_GEGLU: what joins gate and up */
     bool tied_embeddings;       /* no output.weight: the head is the embedding table */
     struct sl_digest128 digest; /* sl_model_digest(); zero until sl_model_open() took it */
 };
@@ -26,5 +32,8 @@ struct sl_model_conf {
  * found, expected, and what to do. */
 SL_MUST_CHECK enum sl_err sl_model_conf_read(const struct sl_model_file *f, struct sl_model_conf *out,
                                              struct sl_why *why);
+
+/* The shape of attention in a layer. */
+const struct sl_attn_shape *sl_model_conf_attn(const struct sl_model_conf *c, uint32_t layer);
 
 #endif

@@ -136,6 +136,15 @@ static uint64_t float_bits(float f)
     return u;
 }
 
+static uint64_t attn_digest(const struct sl_attn_shape *a)
+{
+    const uint64_t numbers[] = {a->n_heads,     a->n_kv_heads,
+                                a->head_dim,    a->rope_dim,
+                                a->rope_layout, float_bits(a->rope_theta),
+                                a->window,      float_bits(a->score_scale)};
+    return sl_digest64(numbers, sizeof numbers, 0);
+}
+
 struct sl_digest128 sl_model_digest(const struct sl_model_file *f, const struct sl_model_conf *c,
                                     unsigned n_threads, const char *cache_dir)
 {
@@ -145,12 +154,11 @@ struct sl_digest128 sl_model_digest(const struct sl_model_file *f, const struct 
                                 c->d_ff,
                                 c->n_vocab,
                                 c->context_length,
-                                c->attn.n_heads,
-                                c->attn.n_kv_heads,
-                                c->attn.head_dim,
-                                c->attn.rope_dim,
-                                c->attn.rope_layout,
-                                float_bits(c->attn.rope_theta),
+                                attn_digest(&c->attn),
+                                attn_digest(&c->attn_local),
+                                c->global_every,
+                                float_bits(c->embed_scale),
+                                c->gated,
                                 float_bits(c->rope_linear),
                                 float_bits(c->rms_eps)};
     struct digest_part parts[] = {

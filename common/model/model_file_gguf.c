@@ -82,9 +82,9 @@ struct sl_model_file *sl_model_file_of_gguf(struct sl_gguf *g)
     f->close = close_gguf;
     f->release = release;
     f->id = id_of(g);
-    struct vocab_part parts[] = {array_part(g, "tokenizer.ggml.tokens"),
-                                 array_part(g, "tokenizer.ggml.token_type"),
-                                 array_part(g, "tokenizer.ggml.merges")};
+    struct vocab_part parts[] = {
+        array_part(g, "tokenizer.ggml.tokens"), array_part(g, "tokenizer.ggml.token_type"),
+        array_part(g, "tokenizer.ggml.scores"), array_part(g, "tokenizer.ggml.merges")};
     f->n_tokens = parts[0].n;
     f->vocab_digest = sl_digest128(parts, sizeof parts, 0);
     return f;

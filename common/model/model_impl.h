@@ -18,10 +18,11 @@ struct sl_model {
     float *rope_factors; /* [rope_dim / 2], what conf.attn.rope_factors points to */
     struct sl_weights weights;
     /* Activations, float32 on the device. */
-    struct sl_vector x;               /* [max_rows, d_model] the residual stream */
-    struct sl_vector qkv;             /* [max_rows, (n_heads + 2 n_kv_heads) * head_dim] */
-    struct sl_vector attn;            /* [max_rows, n_heads * head_dim] */
-    struct sl_vector gate_up;         /* [max_rows, 2 d_ff] */
+    struct sl_vector x;       /* [max_rows, d_model] the residual stream */
+    struct sl_vector qkv;     /* [max_rows, (n_heads + 2 n_kv_heads) * head_dim] */
+    struct sl_vector attn;    /* [max_rows, n_heads * head_dim] */
+    struct sl_vector gate_up; /* [max_rows, 2 d_ff] */
+    struct sl_vector branch;  /* [max_rows, d_model] what is normed before it is added to x; or none */
     struct sl_batch_run *wanted_runs; /* [max_rows] host scratch of forward.c */
     struct sl_vector
         logits; /* [min(max_rows, SL_HEAD_ROWS), n_vocab]; none where the device writes to the host */

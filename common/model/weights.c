@@ -6,10 +6,48 @@
 #include "common/model/weights.h"
 
 #include "common/base/mem.h"
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MAX_STACK 3
+
+/* What a layer's weights come from; vectors that the file lacks stay empty. */
+struct part {
+    size_t field; /* of struct sl_layer_weights */
+    size_t n;
+    const char *names[MAX_STACK]; /* after "blk.N.", stacked in this order */
+};
+
+#define FIELD(name) offsetof(struct sl_layer_weights, name)
+
+static const struct part matrices[] = {
+    {FIELD(qkv), 3, {"attn_q.weight", "attn_k.weight", "attn_v.weight"}},
+    {FIELD(out), 1, {"attn_output.weight"}},
+    {FIELD(gate_up), 2, {"ffn_gate.weight", "ffn_up.weight"}},
+    {FIELD(down), 1, {"ffn_down.weight"}},
+};
+
+static const struct part vectors[] = {
+    {FIELD(attn_norm), 1, {"attn_norm.weight"}},
+    {FIELD(ffn_norm), 1, {"ffn_norm.weight"}},
+    {FIELD(qkv_bias), 3, {"attn_q.bias", "attn_k.bias", "attn_v.bias"}},
+    {FIELD(out_bias), 1, {"attn_output.bias"}},
+    {FIELD(q_norm), 1, {"attn_q_norm.weight"}},
+    {FIELD(k_norm), 1, {"attn_k_norm.weight"}},
+    {FIELD(post_attn_norm), 1, {"post_attention_norm.weight"}},
+    {FIELD(post_ffn_norm), 1, {"post_ffw_norm.weight"}},
+};
+
+static struct sl_weight **matrix_of(struct sl_layer_weights *w, size_t i)
+{
+    return (struct sl_weight **)(void *)((char *)w + matrices[i].field);
+}
+
+static struct sl_vector *vector_of(struct sl_layer_weights *w, size_t i)
+{
+    return (struct sl_vector *)(void *)((char *)w + vectors[i].field);
+}
 
 struct loader {
     struct sl_weights *w;
@@ -109,27 +147,13 @@ static enum sl_err upload(struct loader *l, int layer, const char *const *parts,
 
 static enum sl_err layer_load(struct loader *l, int layer)
 {
-    static const char *const qkv[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
-    static const char *const qkv_bias[] = {"attn_q.bias", "attn_k.bias", "attn_v.bias"};
-    static const char *const gate_up[] = {"ffn_gate.weight", "ffn_up.weight"};
-    static const char *const single[] = {"attn_output.weight", "ffn_down.weight",  "attn_norm.weight",
-                                         "ffn_norm.weight",    "attn_output.bias", "attn_q_norm.weight",
-                                         "attn_k_norm.weight"};
     struct sl_layer_weights *w = &l->w->layers[layer];
-    enum sl_err e;
-    if ((e = pack(l, layer, qkv, 3, &w->qkv)) != SL_OK ||
-        (e = pack(l, layer, &single[0], 1, &w->out)) != SL_OK ||
-        (e = pack(l, layer, gate_up, 2, &w->gate_up)) != SL_OK ||
-        (e = pack(l, layer, &single[1], 1, &w->down)) != SL_OK)
-        return e;
-    if ((e = upload(l, layer, &single[2], 1, &w->attn_norm)) != SL_OK ||
-        (e = upload(l, layer, &single[3], 1, &w->ffn_norm)) != SL_OK ||
-        (e = upload(l, layer, &single[5], 1, &w->q_norm)) != SL_OK ||
-        (e = upload(l, layer, &single[6], 1, &w->k_norm)) != SL_OK)
-        return e;
-    if ((e = upload(l, layer, qkv_bias, 3, &w->qkv_bias)) != SL_OK)
-        return e;
-    return upload(l, layer, &single[4], 1, &w->out_bias);
+    enum sl_err e = SL_OK;
+    for (size_t i = 0; e == SL_OK && i < SL_COUNTOF(matrices); i++)
+        e = pack(l, layer, matrices[i].names, matrices[i].n, matrix_of(w, i));
+    for (size_t i = 0; e == SL_OK && i < SL_COUNTOF(vectors); i++)
+        e = upload(l, layer, vectors[i].names, vectors[i].n, vector_of(w, i));
+    return e;
 }
 
 enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_model_file *f,
@@ -141,7 +165,13 @@ enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_model_file *f,
                              *const norm = "output_norm.weight";
     *w = (struct sl_weights){.ops = ops, .dev = dev, .n_layers = c->n_layers};
     w->layers = sl_xcalloc(c->n_layers, sizeof *w->layers);
-    struct loader l = {w, f, progress, progress_arg, why, 0, c->n_layers * 4 + (c->tied_embeddings ? 1 : 2)};
+    struct loader l = {w,
+                       f,
+                       progress,
+                       progress_arg,
+                       why,
+                       0,
+                       c->n_layers * SL_COUNTOF(matrices) + (c->tied_embeddings ? 1 : 2)};
     enum sl_err e;
     if ((e = pack(&l, -1, &embed, 1, &w->embed)) != SL_OK ||
         (e = upload(&l, -1, &norm, 1, &w->out_norm)) != SL_OK)
@@ -170,17 +200,10 @@ static void vector_free(const struct sl_weights *w, struct sl_vector *v)
 void sl_weights_free(struct sl_weights *w)
 {
     for (uint32_t i = 0; i < w->n_layers; i++) {
-        struct sl_layer_weights *l = &w->layers[i];
-        w->ops->weight_free(w->dev, l->qkv);
-        w->ops->weight_free(w->dev, l->out);
-        w->ops->weight_free(w->dev, l->gate_up);
-        w->ops->weight_free(w->dev, l->down);
-        vector_free(w, &l->attn_norm);
-        vector_free(w, &l->ffn_norm);
-        vector_free(w, &l->qkv_bias);
-        vector_free(w, &l->out_bias);
-        vector_free(w, &l->q_norm);
-        vector_free(w, &l->k_norm);
+        for (size_t k = 0; k < SL_COUNTOF(matrices); k++)
+            w->ops->weight_free(w->dev, *matrix_of(&w->layers[i], k));
+        for (size_t k = 0; k < SL_COUNTOF(vectors); k++)
+            vector_free(w, vector_of(&w->layers[i], k));
     }
     if (w->ops != NULL) {
         if (w->head != w->embed)
@@ -198,11 +221,10 @@ size_t sl_weights_bytes(const struct sl_weights *w)
     if (w->head != w->embed)
         n += w->ops->weight_bytes(w->head);
     for (uint32_t i = 0; i < w->n_layers; i++) {
-        const struct sl_layer_weights *l = &w->layers[i];
-        n += w->ops->weight_bytes(l->qkv) + w->ops->weight_bytes(l->out) + w->ops->weight_bytes(l->gate_up) +
-             w->ops->weight_bytes(l->down);
-        n += l->attn_norm.bytes + l->ffn_norm.bytes + l->qkv_bias.bytes + l->out_bias.bytes +
-             l->q_norm.bytes + l->k_norm.bytes;
+        for (size_t k = 0; k < SL_COUNTOF(matrices); k++)
+            n += w->ops->weight_bytes(*matrix_of(&w->layers[i], k));
+        for (size_t k = 0; k < SL_COUNTOF(vectors); k++)
+            n += vector_of(&w->layers[i], k)->bytes;
     }
     return n;
 }

@@ -15,7 +15,8 @@ struct sl_layer_weights {
     struct sl_weight *gate_up; /* [2 d_ff, d_model] gate, up stacked */
     struct sl_weight *down;    /* [d_model, d_ff] */
     struct sl_vector attn_norm, ffn_norm, qkv_bias, out_bias;
-    struct sl_vector q_norm, k_norm; /* [head_dim] */
+    struct sl_vector q_norm, k_norm;                /* [head_dim] of each head before it is rotated */
+    struct sl_vector post_attn_norm, post_ffn_norm; /* [d_model] of what attention, feed-forward add */
 };
 
 struct sl_weights {

@@ -24,6 +24,7 @@ from gguf_hf import load
 
 KEPT = [0, 1, 2, 15, 16, 31, 63, 64, 65, 99]
 KEPT_LONG = [999, 2047, 2048, 3000]
+KEPT_WINDOW = [0, 1, 31, 32, 33, 69, 70, 71, 128, 299]  # around the windows below and the blocks of attention
 
 MODELS = {
     "llama_f32": "--type f32 --embed-type f32",
@@ -38,6 +39,11 @@ MODELS = {
                " --layers 2 --d-model 256 --head-dim 64 --ff 512 --seed 9",
     "qwen3_f32": "--arch qwen3 --type f32 --embed-type f32 --head-dim 32 --seed 10",
     "qwen3_q8_0": "--arch qwen3 --type q8_0 --embed-type q8_0 --untied --seed 11",
+    "mistral_f32": "--type f32 --embed-type f32 --untied --window 70 --seed 12",
+    "gemma3_f32": "--arch gemma3 --type f32 --embed-type f32 --layers 5 --head-dim 32 --kv-heads 1 --rope-theta 1000000"
+                  " --window 32 --window-pattern 3 --seed 13",
+    "gemma3_linear": "--arch gemma3 --type q8_0 --embed-type q8_0 --layers 4 --rope-theta 1000000 --rope-linear 8"
+                     " --window 70 --window-pattern 2 --seed 14",
     "llama_long": "--type q4_1 --embed-type q8_0 --rope-theta 100000 --seed 7",
 }
 
@@ -53,7 +59,7 @@ def main():
             crc = zlib.crc32(open(path, "rb").read())
             model, _ = load(path)
         n_vocab = model.config.vocab_size
-        kept = KEPT_LONG if name == "llama_long" else KEPT
+        kept = KEPT_LONG if name == "llama_long" else KEPT_WINDOW if "--window" in options else KEPT
         tokens = np.array([(i * i * 31 + i * 7 + 5) % n_vocab for i in range(kept[-1] + 1)], dtype="<u4")
         with torch.no_grad():
             logits = model(torch.from_numpy(tokens.astype(np.int64)[None]), use_cache=False).logits[0].numpy()

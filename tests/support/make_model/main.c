@@ -18,10 +18,12 @@ static const char help[] =
     "  --embed-type T          of the embedding table (q8_0)\n"
     "  --override SUFFIX=T     of tensors whose name ends with SUFFIX, as attn_v.weight=f16; may be "
     "repeated\n"
-    "  --arch llama|qwen2|qwen3\n"
-    "                          qwen2 and qwen3 rotate halves; qwen2 has biases on q, k, v, qwen3 norms on "
-    "the "
-    "heads of q and k (llama)\n"
+    "  --arch llama|qwen2|qwen3|gemma3\n"
+    "                          all but llama rotate halves; qwen2 has biases on q, k, v, qwen3 norms on the "
+    "heads of q and k;\n"
+    "                          mistral is llama with --window (llama)\n"
+    "  --window N              a row attends to the last N positions (no window)\n"
+    "  --window-pattern N      gemma3: every Nth layer attends to all positions (6)\n"
     "  --untied                with an output matrix of its own\n"
     "  --rope-factors          with rope_freqs.weight\n"
     "  --rope-theta X          base of the rotary frequencies\n"
@@ -78,7 +80,9 @@ enum {
     OPT_HEAD_DIM,
     OPT_FF,
     OPT_VOCAB,
-    OPT_CONTEXT
+    OPT_CONTEXT,
+    OPT_WINDOW,
+    OPT_PATTERN
 };
 
 static const struct option options[] = {{"out", 1, NULL, OPT_OUT},
@@ -92,6 +96,8 @@ static const struct option options[] = {{"out", 1, NULL, OPT_OUT},
                                         {"rope-factors", 0, NULL, OPT_FACTORS},
                                         {"rope-theta", 1, NULL, OPT_THETA},
                                         {"rope-linear", 1, NULL, OPT_LINEAR},
+                                        {"window", 1, NULL, OPT_WINDOW},
+                                        {"window-pattern", 1, NULL, OPT_PATTERN},
                                         {"name", 1, NULL, OPT_NAME},
                                         {"help", 0, NULL, OPT_HELP},
                                         {"layers", 1, NULL, OPT_LAYERS},
@@ -126,8 +132,9 @@ int main(int argc, char **argv)
         return usage_error("unknown preset", "take tiny or smollm2");
     int opt;
     while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        uint32_t *const numbers[] = {&m.n_layers, &m.d_model, &m.n_heads, &m.n_kv_heads,
-                                     &m.head_dim, &m.d_ff,    &m.n_vocab, &m.context_length};
+        uint32_t *const numbers[] = {&m.n_layers,       &m.d_model,       &m.n_heads, &m.n_kv_heads,
+                                     &m.head_dim,       &m.d_ff,          &m.n_vocab, &m.context_length,
+                                     &m.sliding_window, &m.window_pattern};
         uint64_t v;
         char *end;
         switch (opt) {

@@ -104,11 +104,12 @@ static void layer_add(struct writer *w, uint32_t layer)
     uint64_t n_q = (uint64_t)m->n_heads * m->head_dim, n_kv = (uint64_t)m->n_kv_heads * m->head_dim;
     char name[64];
 #define NAME(part) (snprintf(name, sizeof name, "blk.%u." part, layer), name)
+    bool gemma3 = strcmp(m->arch, "gemma3") == 0;
     tensor_add(w, NAME("attn_norm.weight"), SL_F32, 1, m->d_model, 1, 0.1f);
     matrix_add(w, NAME("attn_q.weight"), m->type, n_q, m->d_model, 1.6f);
     matrix_add(w, NAME("attn_k.weight"), m->type, n_kv, m->d_model, 1.6f);
     matrix_add(w, NAME("attn_v.weight"), m->type, n_kv, m->d_model, 1);
-    if (strcmp(m->arch, "qwen3") == 0) {
+    if (gemma3 || strcmp(m->arch, "qwen3") == 0) {
         tensor_add(w, NAME("attn_q_norm.weight"), SL_F32, 1, m->head_dim, 1.6f, 0.2f);
         tensor_add(w, NAME("attn_k_norm.weight"), SL_F32, 1, m->head_dim, 1.6f, 0.2f);
     }
@@ -122,6 +123,10 @@ static void layer_add(struct writer *w, uint32_t layer)
     matrix_add(w, NAME("ffn_gate.weight"), m->type, m->d_ff, m->d_model, 1);
     matrix_add(w, NAME("ffn_up.weight"), m->type, m->d_ff, m->d_model, 1);
     matrix_add(w, NAME("ffn_down.weight"), m->type, m->d_model, m->d_ff, 1.5f);
+    if (gemma3) { /* over the size of a token's row, which is EMBED_STD * sqrt(d_model) */
+        tensor_add(w, NAME("post_attention_norm.weight"), SL_F32, 1, m->d_model, 1.5f, 0.2f);
+        tensor_add(w, NAME("post_ffw_norm.weight"), SL_F32, 1, m->d_model, 1.5f, 0.2f);
+    }
 #undef NAME
 }
 
@@ -211,6 +216,11 @@ static void arch_kv(struct sl_buf *kv, uint64_t *n, const struct sl_make_model *
         sl_make_kv_u32(kv, key, m->sliding_window);
         ++*n;
     }
+    if (m->window_pattern > 0) {
+        snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", m->arch);
+        sl_make_kv_u32(kv, key, m->window_pattern);
+        ++*n;
+    }
     if (m->rope_scaling == NULL)
         return;
     snprintf(key, sizeof key, "%s.rope.scaling.type", m->arch);
@@ -222,9 +232,13 @@ static void arch_kv(struct sl_buf *kv, uint64_t *n, const struct sl_make_model *
 
 static enum sl_err shape_check(const struct sl_make_model *m, struct sl_why *why)
 {
-    if (strcmp(m->arch, "llama") != 0 && strcmp(m->arch, "qwen2") != 0 && strcmp(m->arch, "qwen3") != 0)
-        return sl_why_set(why, SL_EINVAL, "architecture %s is not known here; take llama, qwen2 or qwen3",
-                          m->arch);
+    static const char *const archs[] = {"llama", "qwen2", "qwen3", "gemma3"};
+    bool known = false;
+    for (size_t i = 0; i < SL_COUNTOF(archs); i++)
+        known = known || strcmp(m->arch, archs[i]) == 0;
+    if (!known)
+        return sl_why_set(why, SL_EINVAL,
+                          "architecture %s is not known here; take llama, qwen2, qwen3 or gemma3", m->arch);
     if (!sl_make_vocab_ok(m->n_vocab))
         return sl_why_set(why, SL_EINVAL, "a vocabulary of %u tokens cannot be made; take 259 to 400000",
                           m->n_vocab);

@@ -19,10 +19,11 @@ struct sl_make_override {
 };
 
 struct sl_make_model {
-    const char *arch; /* "llama", "qwen2" (q, k, v biases), "qwen3" (norms on the heads of q, k) */
+    const char *arch; /* "llama", "qwen2" (q, k, v biases), "qwen3" (norms on the heads of q, k), "gemma3" */
     const char *name;
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, context_length;
     uint32_t sliding_window; /* attention.sliding_window; 0 = no such key */
+    uint32_t window_pattern; /* attention.sliding_window_pattern; 0 = no such key */
     float rope_theta;
     const char *rope_scaling; /* rope.scaling.type, "linear"; NULL = none */
     float rope_scaling_factor;

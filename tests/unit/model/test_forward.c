@@ -248,6 +248,24 @@ static void logits_of_q5_0_qwen3_do_not_depend_on_the_schedule(void **state)
     model_is_exact(&m, SL_F16, true);
 }
 
+static void logits_behind_a_window_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("window", SL_Q8_0, SL_Q8_0);
+    m.sliding_window = 50; /* shorter than a block of attention and than the sequences */
+    model_is_exact(&m, SL_F16, true);
+}
+
+static void logits_of_gemma3_do_not_depend_on_the_schedule(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny("gemma3", SL_Q4_1, SL_Q8_0);
+    m.arch = "gemma3";
+    m.sliding_window = 70;
+    m.window_pattern = 2;
+    model_is_exact(&m, SL_BF16, true);
+}
+
 static void logits_of_f32_with_odd_sizes_do_not_depend_on_the_schedule(void **state)
 {
     (void)state;
@@ -304,6 +322,8 @@ int main(void)
         cmocka_unit_test(logits_of_q8_0_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_bf16_qwen2_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_q5_0_qwen3_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_behind_a_window_do_not_depend_on_the_schedule),
+        cmocka_unit_test(logits_of_gemma3_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_f32_with_odd_sizes_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_of_mixed_types_do_not_depend_on_the_schedule),
         cmocka_unit_test(logits_with_other_tokens_before_differ),

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +159,7 @@ static void file_of_another_kind_is_refused(void **state)
     struct file f = file_of(&m);
     memcpy(find(f, "general.architecture") + 20 + 4 + 8, "gl\nma", 5);
     expect(f, SL_EUNSUPPORTED,
-           "architecture \"gl?ma\", which is not supported yet; supported: llama, qwen2, qwen3");
+           "architecture \"gl?ma\", which is not supported yet; supported: llama, qwen2, qwen3, gemma3");
     f = file_of(&m);
     rename_to(f, "general.architecture", "general.architectura");
     expect(f, SL_EPARSE, "general.architecture");
@@ -287,7 +288,7 @@ static void norms_on_heads_are_for_qwen3_only(void **state)
     struct sl_model_conf c;
     struct sl_why why;
     assert_int_equal(read_conf(f, &c, &why), SL_OK);
-    assert_true(c.qk_norm && c.attn.rope_layout == SL_ROPE_HALVES);
+    assert_int_equal(c.attn.rope_layout, SL_ROPE_HALVES);
     rename_to(f, "blk.2.attn_k_norm.weight", "blk.2.attn_x_norm.weight");
     expect(f, SL_EPARSE, "no tensor blk.2.attn_k_norm.weight");
 
@@ -299,7 +300,7 @@ static void norms_on_heads_are_for_qwen3_only(void **state)
     expect(f, SL_EUNSUPPORTED, "has the tensor blk.0.attn_q_norm.weight, which the architecture llama");
 }
 
-static void sliding_window_bounds_the_context(void **state)
+static void sliding_window_is_read(void **state)
 {
     (void)state;
     struct sl_make_model m = tiny();
@@ -308,14 +309,74 @@ static void sliding_window_bounds_the_context(void **state)
     struct sl_model_conf c;
     struct sl_why why;
     assert_int_equal(read_conf(f, &c, &why), SL_OK);
-    assert_int_equal(c.context_length, 4096);
-    set_u32(f, "llama.attention.sliding_window", 1u << 20);
-    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_int_equal(sl_model_conf_attn(&c, 0)->window, 4096);
     assert_int_equal(c.context_length, m.context_length);
     set_u32(f, "llama.attention.sliding_window", 0); /* none */
     assert_int_equal(read_conf(f, &c, &why), SL_OK);
-    assert_int_equal(c.context_length, m.context_length);
+    assert_int_equal(sl_model_conf_attn(&c, 0)->window, 0);
     sl_free(f.bytes);
+}
+
+static void gemma3_has_local_and_global_layers(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny();
+    m.arch = "gemma3";
+    m.n_layers = 12;
+    m.sliding_window = 512;
+    m.rope_theta = 1000000;
+    struct file f = file_of(&m);
+    struct sl_model_conf c;
+    struct sl_why why;
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    for (uint32_t layer = 0; layer < m.n_layers; layer++) {
+        const struct sl_attn_shape *a = sl_model_conf_attn(&c, layer);
+        bool global = layer == 5 || layer == 11;
+        assert_int_equal(a->window, global ? 0 : 512);
+        assert_true(a->rope_theta == (global ? 1000000.0f : 10000.0f));
+        assert_true(a->score_scale == 0.25f && a->rope_layout == SL_ROPE_HALVES);
+    }
+    assert_true(c.embed_scale == 8 && c.gated == SL_PRO_GEGLU);
+
+    set_u32(f, "gemma3.attention.sliding_window", 0); /* all global */
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_int_equal(sl_model_conf_attn(&c, 0)->window, 0);
+    assert_true(sl_model_conf_attn(&c, 0)->rope_theta == 1000000.0f);
+    rename_to(f, "blk.3.post_ffw_norm.weight", "blk.3.post_xxx_norm.weight");
+    expect(f, SL_EPARSE, "no tensor blk.3.post_ffw_norm.weight");
+
+    m.window_pattern = 3;
+    f = file_of(&m);
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_int_equal(sl_model_conf_attn(&c, 1)->window, 512);
+    assert_int_equal(sl_model_conf_attn(&c, 2)->window, 0);
+    sl_free(f.bytes);
+}
+
+static void gemma3_with_62_layers_scales_scores_by_its_width(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny();
+    m.arch = "gemma3";
+    m.n_layers = 62;
+    m.d_model = 128;
+    struct file f = file_of(&m);
+    struct sl_model_conf c;
+    struct sl_why why;
+    assert_int_equal(read_conf(f, &c, &why), SL_OK);
+    assert_true(c.attn.score_scale == 1 / sqrtf(32) && c.attn.head_dim == 16);
+    sl_free(f.bytes);
+}
+
+/* A key that is as long is made into the cap's. */
+static void gemma3_with_capped_logits_is_refused(void **state)
+{
+    (void)state;
+    struct sl_make_model m = tiny();
+    m.arch = "gemma3";
+    struct file f = file_of(&m);
+    rename_to(f, "gemma3.attention.head_count_kv", "gemma3.final_logit_softcapping");
+    expect(f, SL_EUNSUPPORTED, "caps its logits at 2");
 }
 
 static void digest_follows_weights_and_vocabulary_only(void **state)
@@ -387,7 +448,10 @@ int main(void)
         cmocka_unit_test(tensors_that_do_not_fit_are_refused),
         cmocka_unit_test(qwen2_without_biases_is_refused),
         cmocka_unit_test(norms_on_heads_are_for_qwen3_only),
-        cmocka_unit_test(sliding_window_bounds_the_context),
+        cmocka_unit_test(sliding_window_is_read),
+        cmocka_unit_test(gemma3_has_local_and_global_layers),
+        cmocka_unit_test(gemma3_with_62_layers_scales_scores_by_its_width),
+        cmocka_unit_test(gemma3_with_capped_logits_is_refused),
         cmocka_unit_test(digest_follows_weights_and_vocabulary_only),
         cmocka_unit_test(model_with_a_bad_file_does_not_open),
     };
