@@ -55,6 +55,19 @@ struct sl_linear {
     uint32_t n_rows;
 };
 
+#define SL_WEIGHT_HEAD_MAX  256u
+#define SL_WEIGHT_PARTS_MAX 8u
+
+/* A packed matrix as bytes: a head that says what it is, and the memory of its numbers. */
+struct sl_weight_image {
+    uint8_t head[SL_WEIGHT_HEAD_MAX];
+    uint32_t head_bytes, n_parts;
+    struct {
+        void *p;
+        size_t bytes;
+    } parts[SL_WEIGHT_PARTS_MAX];
+};
+
 enum sl_rope_layout {
     SL_ROPE_PAIRS, /* rotates (2i, 2i+1): GGUF architecture llama */
     SL_ROPE_HALVES /* rotates (i, i + rope_dim/2): NeoX, qwen2 */
@@ -96,6 +109,14 @@ struct sl_backend_ops {
                                struct sl_weight **out, struct sl_why *why);
     void (*weight_free)(struct sl_dev *d, struct sl_weight *w); /* takes NULL */
     size_t (*weight_bytes)(const struct sl_weight *w);
+    /* (optional, both or none) For a cache on disk. weight_restore makes a matrix like the one whose image
+     * had this head; the caller then fills the parts of its image with the bytes that the other's had.
+     * SL_EINVAL when no matrix has such a head: it may be damaged. Images are of use to the same table and
+     * pack_version only. */
+    void (*weight_image)(struct sl_weight *w, struct sl_weight_image *out);
+    enum sl_err (*weight_restore)(struct sl_dev *d, const void *head, size_t head_bytes,
+                                  struct sl_weight **out, struct sl_why *why);
+    uint32_t pack_version;
 
     /* Page memory, allocated and touched once. */
     enum sl_err (*kv_open)(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,

@@ -17,6 +17,9 @@
 #define SL_QBLOCK     32u /* elements of a quantisation block */
 #define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
 
+/* Raise when a layout, or what a type is packed as, changes: images are kept on disk. */
+#define SL_PACK_VERSION 1u
+
 /* A matrix [n_rows, n_cols] packed in panels of SL_PANEL rows (the output columns of a product), zero rows
  * behind the last.
  *
@@ -257,12 +260,22 @@ void sl_cpu_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const vo
 /* cpu_pack.c */
 enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
                                struct sl_weight **out, struct sl_why *why);
+/* With memory for its numbers, all zero; NULL when there is none. */
+struct sl_weight *sl_cpu_weight_new(struct sl_dev *d, enum sl_dtype packed_type, uint32_t n_rows,
+                                    uint32_t n_cols);
+/* Whether a matrix of this packed type and size can be. */
+bool sl_cpu_weight_is_sane(enum sl_dtype packed_type, uint64_t n_rows, uint64_t n_cols);
 void sl_cpu_weight_free(struct sl_dev *d, struct sl_weight *w);
 size_t sl_cpu_weight_bytes(const struct sl_weight *w);
 /* Row r as float32: exactly sl_dequant_row() of the file's row. */
 void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out);
 void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
                   float *x);
+
+/* cpu_image.c */
+void sl_cpu_weight_image(struct sl_weight *w, struct sl_weight_image *out);
+enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t head_bytes,
+                                  struct sl_weight **out, struct sl_why *why);
 
 /* cpu_linear.c, cpu_rope.c, cpu_attention.c: all but the reference */
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);

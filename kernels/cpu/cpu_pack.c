@@ -11,6 +11,7 @@
 
 #define EMBED_ROWS 16u                           /* of an item of the pool */
 #define MAX_ROWS   (SL_CPU_POOL_MAX_ITEMS * 32u) /* a panel is an item of the pool */
+#define MAX_COLS   (1u << 24)
 
 static uint32_t block_bytes(enum sl_dtype type)
 {
@@ -205,7 +206,7 @@ static enum sl_err check_views(const struct sl_tensor_view *v, size_t n, uint64_
                               MAX_ROWS);
         rows += v[i].n_rows;
     }
-    if (sl_dtype_row_bytes(v[0].type, v[0].n_cols) == 0 || v[0].n_cols > 1u << 24 || rows == 0)
+    if (sl_dtype_row_bytes(v[0].type, v[0].n_cols) == 0 || v[0].n_cols > MAX_COLS || rows == 0)
         return sl_why_set(
             why, SL_EUNSUPPORTED,
             "A matrix of type %s (number %d) with %llu rows and %llu columns is not supported; expected F32, "
@@ -256,6 +257,36 @@ static void pack_panel(void *arg, uint32_t p, unsigned worker)
     }
 }
 
+bool sl_cpu_weight_is_sane(enum sl_dtype type, uint64_t n_rows, uint64_t n_cols)
+{
+    return packed_type(type) == type && n_rows > 0 && n_rows <= MAX_ROWS && n_cols <= MAX_COLS &&
+           sl_dtype_row_bytes(type, n_cols) > 0;
+}
+
+/* Not touched here: the threads that fill it do that, each its part. */
+struct sl_weight *sl_cpu_weight_new(struct sl_dev *d, enum sl_dtype type, uint32_t n_rows, uint32_t n_cols)
+{
+    struct sl_weight *w = sl_xcalloc(1, sizeof *w);
+    w->type = type;
+    w->n_rows = n_rows;
+    w->n_cols = n_cols;
+    w->n_panels = (n_rows + SL_PANEL - 1) / SL_PANEL;
+    w->block_bytes = block_bytes(type);
+    w->panel_bytes = d->isa ? panel_bytes(type, n_cols) : panel_bytes(SL_F32, n_cols);
+    w->bytes = w->panel_bytes * w->n_panels;
+    uint8_t *mem = sl_huge_alloc(w->bytes, false);
+    if (!mem || sl_cpu_fit_acts(d, n_cols) != SL_OK) {
+        sl_huge_free(mem, w->bytes);
+        sl_free(w);
+        return NULL;
+    }
+    if (d->isa)
+        w->data = mem;
+    else
+        w->plain = (float *)mem;
+    return w;
+}
+
 enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
                                struct sl_weight **out, struct sl_why *why)
 {
@@ -263,29 +294,16 @@ enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *vi
     enum sl_err e = check_views(views, n, &n_rows, why);
     if (e != SL_OK)
         return e;
-    struct sl_weight *w = sl_xcalloc(1, sizeof *w);
-    w->type = packed_type(views[0].type);
-    w->n_rows = (uint32_t)n_rows;
-    w->n_cols = (uint32_t)views[0].n_cols;
-    w->n_panels = (w->n_rows + SL_PANEL - 1) / SL_PANEL;
-    w->block_bytes = block_bytes(w->type);
-    w->panel_bytes = d->isa ? panel_bytes(w->type, w->n_cols) : panel_bytes(SL_F32, w->n_cols);
-    w->bytes = w->panel_bytes * w->n_panels;
-    uint8_t *mem = sl_huge_alloc(w->bytes, true);
-    bool use_rows = !d->isa || w->type != views[0].type;
-    float *rows = use_rows ? sl_try_alloc((size_t)d->n_threads * 2 * w->n_cols * sizeof *rows) : NULL;
-    if (!mem || (use_rows && !rows) || sl_cpu_fit_acts(d, w->n_cols) != SL_OK) {
-        e = sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix of %u x %u (%zu MiB).",
-                       w->n_rows, w->n_cols, w->bytes >> 20);
-        sl_huge_free(mem, w->bytes);
+    uint32_t n_cols = (uint32_t)views[0].n_cols;
+    struct sl_weight *w = sl_cpu_weight_new(d, packed_type(views[0].type), (uint32_t)n_rows, n_cols);
+    bool use_rows = !d->isa || packed_type(views[0].type) != views[0].type;
+    float *rows = use_rows ? sl_try_alloc((size_t)d->n_threads * 2 * n_cols * sizeof *rows) : NULL;
+    if (!w || (use_rows && !rows)) {
+        sl_cpu_weight_free(d, w);
         sl_free(rows);
-        sl_free(w);
-        return e;
+        return sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix of %llu x %u.",
+                          (unsigned long long)n_rows, n_cols);
     }
-    if (d->isa)
-        w->data = mem;
-    else
-        w->plain = (float *)mem;
     struct pack_job job = {w, views, n, views[0].type, rows};
     sl_cpu_pool_run(d->pool, w->n_panels, pack_panel, &job);
     sl_free(rows);
