@@ -9,14 +9,14 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
 
 struct sl_device {
     const struct sl_engine_conf *conf; /* until opened */
-    uint32_t max_rows;
+    uint64_t (*clock_us)(void);
+    uint32_t max_rows, max_outs;
     int fd;
     struct sl_thread thread;
     pthread_mutex_t lock;
@@ -32,7 +32,7 @@ struct sl_device {
     struct sl_model *model;
     struct sl_kv *kv;
     struct sl_samplers *samplers;
-    float *logits; /* [max_sequences, n_vocab] */
+    float *logits; /* [max_outs, n_vocab]; touched only as far as steps need it */
     size_t logits_bytes;
 
     /* written before open returns */
@@ -108,11 +108,11 @@ static enum sl_err open_all(struct sl_device *d)
         return err;
     const struct sl_model_conf *m = sl_model_conf(d->model);
     d->samplers = sl_samplers_new(d->ops, d->dev, c->n_threads, m->n_vocab);
-    d->logits_bytes = (size_t)c->max_sequences * m->n_vocab * sizeof *d->logits;
+    d->logits_bytes = (size_t)d->max_outs * m->n_vocab * sizeof *d->logits;
     d->logits = sl_huge_alloc(d->logits_bytes, false);
     if (!d->logits)
-        return sl_why_set(&d->why, SL_ENOMEM, "no memory for the logits of %u sequences (%zu bytes)",
-                          c->max_sequences, d->logits_bytes);
+        return sl_why_set(&d->why, SL_ENOMEM, "no memory for the logits of %u rows (%zu bytes)", d->max_outs,
+                          d->logits_bytes);
     d->numerics_id = sl_model_numerics_id(d->model);
     profile(d);
     return SL_OK;
@@ -131,12 +131,12 @@ static void close_all(struct sl_device *d)
 
 static void run(struct sl_device *d, struct sl_step *st)
 {
-    uint64_t start = sl_now_ns();
+    uint64_t start = d->clock_us();
     sl_alloc_guard_on("step");
     sl_model_forward(d->model, d->kv, &st->batch, d->logits, &d->progress);
     sl_sample_rows(d->samplers, d->logits, st->samples, st->batch.n_out, st->sampled);
     sl_alloc_guard_off();
-    st->actual_ms = (double)(sl_now_ns() - start) / 1e6;
+    st->actual_ms = (double)(d->clock_us() - start) / 1e3;
 }
 
 static void set_idle(struct sl_device *d)
@@ -168,12 +168,14 @@ static void thread_main(void *arg)
     close_all(d);
 }
 
-enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows, int fd,
+enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows, uint32_t max_outs, int fd,
                            struct sl_device **out, struct sl_why *why)
 {
     struct sl_device *d = sl_xcalloc(1, sizeof *d);
     d->conf = conf;
+    d->clock_us = conf->clock_us;
     d->max_rows = max_rows;
+    d->max_outs = max_outs;
     d->fd = fd;
     atomic_init(&d->busy, true);
     atomic_init(&d->progress, 0);

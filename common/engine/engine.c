@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
@@ -22,15 +23,17 @@ static void step_arrays_new(struct sl_engine *e)
     uint32_t n = e->max_sequences;
     st->tokens = sl_xcalloc(e->max_rows, sizeof *st->tokens);
     st->runs = sl_xcalloc(n, sizeof *st->runs);
-    st->out_rows = sl_xcalloc(n, sizeof *st->out_rows);
+    st->out_rows = sl_xcalloc(e->max_outs, sizeof *st->out_rows);
     st->seqs = sl_xcalloc(n, sizeof(struct sl_seq *));
     st->outs = sl_xcalloc(n, sizeof *st->outs);
-    st->samples = sl_xcalloc(n, sizeof *st->samples);
-    st->sampled = sl_xcalloc(n, sizeof *st->sampled);
+    st->samples = sl_xcalloc(e->max_outs, sizeof *st->samples);
+    st->sampled = sl_xcalloc(e->max_outs, sizeof *st->sampled);
     e->prompts = sl_xcalloc(n, sizeof *e->prompts);
     e->chunks = sl_xcalloc(n, sizeof *e->chunks);
     e->prompt_seqs = sl_xcalloc(n, sizeof(struct sl_seq *));
     e->decode_seqs = sl_xcalloc(n, sizeof(struct sl_seq *));
+    e->spec_seqs = sl_xcalloc(n, sizeof *e->spec_seqs);
+    e->n_drafts = sl_xcalloc(n, sizeof *e->n_drafts);
     e->expected = sl_xcalloc((size_t)n + 1, sizeof *e->expected);
     e->scratch_pages = sl_xcalloc(sl_pages_of(e, e->context_length) + 1, sizeof *e->scratch_pages);
 }
@@ -40,6 +43,8 @@ static void step_arrays_free(struct sl_engine *e)
     struct sl_step *st = &e->step;
     sl_free(e->scratch_pages);
     sl_free(e->expected);
+    sl_free(e->n_drafts);
+    sl_free(e->spec_seqs);
     sl_free(e->decode_seqs);
     sl_free(e->prompt_seqs);
     sl_free(e->chunks);
@@ -70,6 +75,10 @@ enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine *
                           "chunk_tokens is %d: expected a number of tokens, 0 or SL_CHUNK_AUTO",
                           c.chunk_tokens);
 
+    if (c.speculation < SL_SPEC_AUTO || c.speculation > (int32_t)SL_SPEC_MAX)
+        return sl_why_set(why, SL_EINVAL, "speculation is %d: expected SL_SPEC_AUTO, or 0 to %u drafts",
+                          c.speculation, SL_SPEC_MAX);
+
     struct sl_engine *e = sl_xcalloc(1, sizeof *e);
     sl_list_init(&e->waiting);
     sl_list_init(&e->running);
@@ -78,6 +87,7 @@ enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine *
     e->max_waiting = c.max_waiting ? c.max_waiting : DEFAULT_MAX_WAITING;
     e->ungranted_pages = c.ungranted_pages;
     e->chunk_tokens = c.chunk_tokens;
+    e->speculation = c.speculation;
     e->tpot_target_ms = c.tpot_target_ms;
     e->chunk_stretch = c.chunk_stretch > 0 ? c.chunk_stretch : SL_PLAN_STRETCH;
     e->page_tokens = c.page_tokens;
@@ -86,13 +96,16 @@ enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine *
     if (e->max_rows < c.max_sequences + SL_PLAN_ALIGN)
         e->max_rows = c.max_sequences + SL_PLAN_ALIGN;
 
+    e->clock_us = c.clock_us = c.clock_us ? c.clock_us : sl_now_us;
+    e->max_outs = c.max_sequences + SL_SPEC_STEP_MAX;
+
     enum sl_err err = SL_EIO;
     e->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (e->fd < 0) {
         sl_why_set(why, err, "no eventfd (errno %d); raise the limit of open files", errno);
         goto free_engine;
     }
-    err = sl_device_open(&c, e->max_rows, e->fd, &e->dev, why);
+    err = sl_device_open(&c, e->max_rows, e->max_outs, e->fd, &e->dev, why);
     if (err != SL_OK)
         goto close_fd;
     err = sl_kv_pool_open(sl_device_n_pages(e->dev), &e->pool);

@@ -16,6 +16,7 @@
 
 #include "common/model/model.h"
 #include "common/model/sampler.h"
+#include "common/sched/speculate.h" /* SL_SPEC_* */
 #include "common/sched/step_plan.h" /* SL_CHUNK_* */
 
 struct sl_engine; /* opaque */
@@ -38,8 +39,11 @@ struct sl_engine_conf {
     double tpot_target_ms;     /* decode time target of a mixed step; 0 = stretch the decode-only step by
                                   chunk_stretch */
     double chunk_stretch;      /* see step_plan.h; 0 = SL_PLAN_STRETCH */
+    int32_t speculation;       /* SL_SPEC_OFF, SL_SPEC_AUTO, or N drafts wherever a guess is found */
     uint32_t ungranted_pages;  /* most pages that sequences without a grant may hold (prefill duty) */
-    bool skip_profile;         /* start from a rough cost model: for tests and sanitizers */
+    uint64_t (*clock_us)(
+        void);         /* of times in views, ageing and measured steps; NULL = sl_now_us(). Any thread */
+    bool skip_profile; /* start from a rough cost model: for tests and sanitizers */
     void (*progress)(void *arg, unsigned percent); /* of loading; may be NULL */
     void *progress_arg;
 };
@@ -77,8 +81,9 @@ struct sl_seq_spec {
     bool granted;        /* prefill duty: false until the decode node's grant came */
     bool want_digest;
     int32_t chunk_tokens; /* SL_CHUNK_* or N */
+    int32_t speculation;  /* SL_SPEC_* or N: drafts while it decodes; changes no token */
     int32_t priority;     /* lower runs earlier */
-    uint64_t deadline_us; /* sl_now_us() clock; 0 = none. The owner ends it; here it only orders */
+    uint64_t deadline_us; /* of the engine's clock; 0 = none. The owner ends it; here it only orders */
 };
 
 /* Queues a sequence for admission. SL_EAGAIN (max_waiting), SL_EINVAL (token out of vocabulary, too long for
@@ -115,6 +120,7 @@ struct sl_seq_view {
     const uint32_t *pages;    /* page ids, in order */
     uint32_t n_pages;
     uint32_t chunks, largest_chunk, prompt_tokens_computed, preemptions;
+    uint32_t drafted, accepted; /* tokens guessed and verified in steps; of them those that came true */
     uint64_t opened_us, admitted_us, prefilled_us;
 };
 void sl_seq_view(const struct sl_seq *s, struct sl_seq_view *out);
@@ -123,7 +129,8 @@ enum sl_engine_event_kind {
     SL_EV_ADMITTED, /* pages of [0, n_tokens) reserved; view has hit_tokens and pages. After a preemption
                        again */
     SL_EV_COMPUTED, /* computed_tokens grew: a prompt chunk, or pages of the prefix cache */
-    SL_EV_TOKEN,    /* sampled is valid; position = n_tokens - 1 after appending */
+    SL_EV_TOKEN,    /* sampled is valid; position = n_tokens - 1 after appending. With drafts several of a
+                       sequence in one step, in order */
     SL_EV_FINISHED, /* reason; nothing more comes. sl_engine_seq_close() is still the owner's */
     SL_EV_PREEMPTED /* pages given back; it will be admitted again and computed here. Without a grant also
                        after SL_FINISH_COMPUTED, which then comes again (no token does) */
@@ -156,7 +163,8 @@ struct sl_engine_stats {
     uint64_t queued_prompt_tokens, decode_context_tokens;
     uint64_t steps, prompt_tokens, decode_tokens, sampled_tokens, preemptions;
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
-    double busy_ms, predicted_ms, actual_ms; /* sums over steps: the prediction error */
+    uint64_t drafted_tokens, accepted_tokens; /* see struct sl_seq_view */
+    double busy_ms, predicted_ms, actual_ms;  /* sums over steps: the prediction error */
 };
 void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out);
 /* The n newest chain hashes of the prefix cache, newest first; returns how many. */

@@ -2,6 +2,7 @@
  *
  * engine.c     open, close, counts             sequence.c  a sequence's life, called by its owner
  * engine_step.c admit, plan, start, collect    pages.c     who holds which page; preemption
+ * drafts.c     guesses, and what became of them
  * device.c     the device thread               profile.c   first measurement of the cost model */
 #ifndef SLUICE_COMMON_ENGINE_ENGINE_IMPL_H
 #define SLUICE_COMMON_ENGINE_ENGINE_IMPL_H
@@ -15,6 +16,7 @@
 #include "common/sched/admission.h"
 #include "common/sched/cost_learn.h"
 #include "common/sched/preempt.h"
+#include "common/sched/speculate.h"
 
 struct sl_seq {
     struct sl_engine *e;
@@ -34,7 +36,7 @@ struct sl_seq {
     bool use_prefix_cache, sample, decode, granted, pinned, want_digest;
     bool sampled; /* a token was appended by or for this node */
     uint32_t remote_to, compute_to;
-    int32_t chunk_tokens, priority;
+    int32_t chunk_tokens, speculation, priority;
     uint64_t deadline_us;
 
     uint32_t computed, hit; /* tokens */
@@ -43,6 +45,11 @@ struct sl_seq {
     uint32_t n_pages;
     uint64_t *hashes; /* the same size; n_hashes are computed */
     uint32_t n_hashes;
+    /* Drafts lie behind the tokens, in tokens[n_tokens..); of this plan or the step in flight. */
+    uint32_t n_drafts;    /* with a row of their own */
+    uint32_t draft_match; /* tokens that agreed (draft.h); 0 = no draft at hand */
+    struct sl_spec_record record;
+    uint32_t drafted, accepted;
     uint32_t chunks, largest_chunk, prompt_tokens_computed, preemptions;
     uint64_t opened_us, admitted_us, prefilled_us;
 };
@@ -55,9 +62,9 @@ struct sl_step {
     struct sl_batch batch;
     int32_t *tokens;               /* [max_rows] */
     struct sl_batch_run *runs;     /* [max_sequences] */
-    uint32_t *out_rows;            /* [max_sequences] */
+    uint32_t *out_rows;            /* [max_outs] */
     struct sl_seq **seqs;          /* [n_runs] */
-    uint32_t *outs;                /* [n_runs]: index into sampled, or SL_NO_OUT */
+    uint32_t *outs;                /* [n_runs]: index into sampled of its first one, or SL_NO_OUT */
     struct sl_sample_row *samples; /* [n_out]; they point into the sequences */
     struct sl_sampled *sampled;
     struct sl_step_load load;
@@ -68,8 +75,9 @@ struct sl_step {
 struct sl_device; /* opaque */
 /* Opens everything on the device thread and waits for it. fd becomes readable at the end of a step. The
  * device adopts nothing; conf is read during the call only. */
-SL_MUST_CHECK enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows, int fd,
-                                         struct sl_device **out, struct sl_why *why);
+SL_MUST_CHECK enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows,
+                                         uint32_t max_outs, int fd, struct sl_device **out,
+                                         struct sl_why *why);
 void sl_device_close(struct sl_device *d); /* takes NULL; ends the step in flight */
 void sl_device_start(struct sl_device *d, struct sl_step *step);
 bool sl_device_busy(const struct sl_device *d); /* false: the last step's results are visible */
@@ -101,12 +109,14 @@ void sl_profile_guess(const struct sl_model_conf *m, struct sl_cost_model *out);
 
 struct sl_engine {
     struct sl_device *dev;
+    uint64_t (*clock_us)(void);
     struct sl_kv_pool *pool;
     struct sl_kv_prefix *prefix;
     int fd;
     uint32_t page_tokens, n_vocab, context_length;
     uint32_t max_rows, max_sequences, max_waiting, ungranted_pages;
-    int32_t chunk_tokens;
+    uint32_t max_outs; /* rows of a step that are sampled */
+    int32_t chunk_tokens, speculation;
     double tpot_target_ms, chunk_stretch;
     struct sl_digest128 model_digest;
 
@@ -126,6 +136,8 @@ struct sl_engine {
     struct sl_plan_chunk *chunks;      /* [max_sequences] */
     struct sl_seq **prompt_seqs;       /* [max_sequences] */
     struct sl_seq **decode_seqs;       /* [max_sequences] */
+    struct sl_spec_seq *spec_seqs;     /* [max_sequences] */
+    uint32_t *n_drafts;                /* [max_sequences] */
     struct sl_admission_seq *expected; /* [max_sequences + 1] */
     struct sl_preempt_seq *victims;    /* [open_cap] */
     struct sl_seq **victim_seqs;       /* [open_cap] */
@@ -154,6 +166,14 @@ void sl_seq_append(struct sl_seq *s, const struct sl_sampled *t, bool tell);
 void sl_seq_finish(struct sl_seq *s, enum sl_finish reason);
 /* The prompt phase is over: KV of [0, goal) is in place and nothing is to be sampled. */
 void sl_seq_prompt_done(struct sl_seq *s);
+
+/* ---- drafts.c ---- */
+/* Gives each of the n decode rows in decode_seqs its drafts for the next step and adds them to the plan's
+ * state. */
+void sl_drafts_plan(struct sl_engine *e, uint32_t n, struct sl_plan_state *state);
+/* Appends what the step in flight sampled at the 1 + n_drafts rows of s, up to the first draft that was not
+ * sampled. */
+void sl_drafts_collect(struct sl_seq *s, const struct sl_sampled *sampled);
 
 /* ---- pages.c ---- */
 uint32_t sl_pages_of(const struct sl_engine *e, uint32_t n_tokens);

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/sched/slack.h"
 
@@ -128,7 +127,7 @@ static void admit(struct sl_engine *e, struct sl_seq *s)
     sl_list_add_tail(&e->running, &s->link);
     e->n_waiting--;
     e->n_running++;
-    s->admitted_us = sl_now_us();
+    s->admitted_us = e->clock_us();
     s->state = s->remote_to > s->computed ? SL_SEQ_REMOTE : SL_SEQ_PREFILL;
     if (s->use_prefix_cache) {
         e->total.prefix_queries_tokens += sl_seq_goal(s);
@@ -234,7 +233,9 @@ static uint32_t gather_prompts(struct sl_engine *e)
     return n;
 }
 
-static void add_run(struct sl_engine *e, struct sl_seq *s, uint32_t first_pos, uint32_t n_rows, bool sampled)
+/* The last n_sampled rows are sampled. */
+static void add_run(struct sl_engine *e, struct sl_seq *s, uint32_t first_pos, uint32_t n_rows,
+                    uint32_t n_sampled)
 {
     struct sl_step *st = &e->step;
     struct sl_batch *b = &st->batch;
@@ -247,14 +248,15 @@ static void add_run(struct sl_engine *e, struct sl_seq *s, uint32_t first_pos, u
     st->seqs[b->n_runs] = s;
     st->outs[b->n_runs] = SL_NO_OUT;
     b->n_rows += n_rows;
-    if (sampled) {
+    if (n_sampled)
         st->outs[b->n_runs] = b->n_out;
+    for (uint32_t i = n_rows - n_sampled; i < n_rows; i++) {
         st->samples[b->n_out] = (struct sl_sample_row){.sampling = &s->sampling,
                                                        .history = s->tokens,
-                                                       .n_history = s->n_tokens,
+                                                       .n_history = first_pos + i + 1,
                                                        .n_prompt = s->n_prompt,
                                                        .want_digest = s->want_digest};
-        st->out_rows[b->n_out++] = b->n_rows - 1;
+        st->out_rows[b->n_out++] = b->n_rows - n_rows + i;
     }
     b->n_runs++;
     s->in_step = true;
@@ -264,8 +266,10 @@ static void build(struct sl_engine *e, uint32_t n_decode, const struct sl_plan *
 {
     struct sl_step *st = &e->step;
     st->batch = (struct sl_batch){.tokens = st->tokens, .runs = st->runs, .out_rows = st->out_rows};
-    for (uint32_t i = 0; i < n_decode; i++)
-        add_run(e, e->decode_seqs[i], e->decode_seqs[i]->n_tokens - 1, 1, true);
+    for (uint32_t i = 0; i < n_decode; i++) {
+        struct sl_seq *s = e->decode_seqs[i];
+        add_run(e, s, s->n_tokens - 1, 1 + s->n_drafts, 1 + s->n_drafts);
+    }
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         struct sl_seq *s = e->prompt_seqs[plan->chunks[i].prompt];
         uint32_t n = plan->chunks[i].n_tokens;
@@ -308,6 +312,7 @@ static void plan(struct sl_engine *e, uint64_t now_us)
         .starved_steps = e->starved_steps,
     };
     struct sl_plan p = {.chunks = e->chunks};
+    sl_drafts_plan(e, n_decode, &state);
     sl_plan_step(&state, now_us, &p);
     e->starved_steps = state.n_prompts && !p.n_chunks ? e->starved_steps + 1 : 0;
     build(e, n_decode, &p);
@@ -351,12 +356,13 @@ static void collect_run(struct sl_engine *e, uint32_t i)
         sl_seq_free(s);
         return;
     }
-    uint32_t n_rows = st->runs[i].n_rows;
-    s->computed += n_rows;
-    if (s->state == SL_SEQ_PREFILL)
-        collect_chunk(s, n_rows);
-    else
-        e->total.decode_tokens++;
+    if (s->state == SL_SEQ_DECODE) {
+        sl_drafts_collect(s, &st->sampled[st->outs[i]]);
+        sl_seq_share_pages(s);
+        return;
+    }
+    s->computed += st->runs[i].n_rows;
+    collect_chunk(s, st->runs[i].n_rows);
     if (st->outs[i] != SL_NO_OUT) {
         e->total.sampled_tokens++;
         sl_seq_append(s, &st->sampled[st->outs[i]], true);

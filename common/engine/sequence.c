@@ -16,7 +16,6 @@
 
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/mem.h"
 
 const char *sl_seq_state_name(enum sl_seq_state s)
@@ -64,6 +63,9 @@ static enum sl_err check_spec(const struct sl_engine *e, const struct sl_seq_spe
     if (spec->chunk_tokens < SL_CHUNK_DEFAULT)
         return sl_why_set(why, SL_EINVAL, "chunk_tokens %d: expected a number of tokens, 0 or SL_CHUNK_*",
                           spec->chunk_tokens);
+    if (spec->speculation < SL_SPEC_DEFAULT || spec->speculation > (int32_t)SL_SPEC_MAX)
+        return sl_why_set(why, SL_EINVAL, "speculation %d: expected 0 to %u drafts or SL_SPEC_*",
+                          spec->speculation, SL_SPEC_MAX);
     /* the last token generated needs no KV of its own */
     uint32_t need = sl_pages_of(e, spec->decode ? limit - 1 : spec->compute_to);
     uint32_t total = sl_kv_pool_total_pages(e->pool);
@@ -135,12 +137,14 @@ enum sl_err sl_engine_seq_open(struct sl_engine *e, const struct sl_seq_spec *sp
         .remote_to = spec->remote_to,
         .compute_to = spec->compute_to,
         .chunk_tokens = spec->chunk_tokens == SL_CHUNK_DEFAULT ? e->chunk_tokens : spec->chunk_tokens,
+        .speculation = spec->speculation == SL_SPEC_DEFAULT ? e->speculation : spec->speculation,
         .priority = spec->priority,
         .deadline_us = spec->deadline_us,
         .pages = pages,
         .hashes = hashes,
-        .opened_us = sl_now_us(),
+        .opened_us = e->clock_us(),
     };
+    sl_spec_record_init(&s->record);
     if (sp) {
         s->sampling = *sp;
         s->sampling.bias = bias;
@@ -216,7 +220,7 @@ void sl_seq_finish(struct sl_seq *s, enum sl_finish reason)
 void sl_seq_prompt_done(struct sl_seq *s)
 {
     if (!s->prefilled_us)
-        s->prefilled_us = sl_now_us();
+        s->prefilled_us = s->e->clock_us();
     if (!s->decode)
         sl_seq_finish(s, SL_FINISH_COMPUTED);
 }
@@ -234,7 +238,7 @@ void sl_seq_append(struct sl_seq *s, const struct sl_sampled *t, bool tell)
 {
     SL_ASSERT(s->n_tokens < s->limit_tokens);
     if (!s->prefilled_us)
-        s->prefilled_us = sl_now_us();
+        s->prefilled_us = s->e->clock_us();
     s->tokens[s->n_tokens++] = t->token;
     s->sampled = true;
     if (tell)
@@ -325,6 +329,8 @@ void sl_seq_view(const struct sl_seq *s, struct sl_seq_view *out)
         .largest_chunk = s->largest_chunk,
         .prompt_tokens_computed = s->prompt_tokens_computed,
         .preemptions = s->preemptions,
+        .drafted = s->drafted,
+        .accepted = s->accepted,
         .opened_us = s->opened_us,
         .admitted_us = s->admitted_us,
         .prefilled_us = s->prefilled_us,

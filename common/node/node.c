@@ -281,6 +281,7 @@ static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
         .max_sequences = c->max_sequences,
         .max_waiting = c->max_waiting,
         .chunk_tokens = c->chunk_tokens,
+        .speculation = c->speculation,
         .tpot_target_ms = c->tpot_target_ms,
         .chunk_stretch = c->chunk_stretch,
         .ungranted_pages = c->ungranted_pages,

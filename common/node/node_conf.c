@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
+#include "common/sched/speculate.h"
 #include "common/wire/wire_msg.h"
 
 static const char *const dtype_words[] = {"f16", "bf16", "f32", NULL};
@@ -60,6 +61,11 @@ const struct sl_conf_opt sl_node_opts[] = {
      "time target of a step that decodes; 0 = chunk_stretch times the step without a chunk", 0, 1e6, NULL},
     {"chunk_stretch", SL_CONF_F64, AT(chunk_stretch), "2.5",
      "how far a prompt chunk may stretch a decoding step", 1, 1000, NULL},
+    {"speculation", SL_CONF_STRING, AT(speculation_text), "auto",
+     "tokens guessed from a request's own text and verified beside its next one: auto (as many as pay), off, "
+     "or a "
+     "number up to 31; changes no token",
+     0, 0, NULL},
     {"roles", SL_CONF_LIST, AT(roles), "prefill,decode", "duties this node may do", 0, 0, NULL},
     {"exact", SL_CONF_BOOL, AT(exact), "true", "refuse peers that do not compute the same bits", 0, 0, NULL},
     {"transfer_transport", SL_CONF_STRING, AT(transport), "ucx", "how pages travel", 0, 0, NULL},
@@ -105,6 +111,22 @@ static enum sl_err read_chunk_tokens(struct sl_node_conf *c, struct sl_why *why)
                           "chunk_tokens is \"%.40s\"; expected auto, 0, or a number up to %d",
                           c->chunk_tokens_text, 1 << 20);
     c->chunk_tokens = (int32_t)v;
+    return SL_OK;
+}
+
+static enum sl_err read_speculation(struct sl_node_conf *c, struct sl_why *why)
+{
+    const char *s = c->speculation_text;
+    c->speculation = strcmp(s, "auto") == 0 ? SL_SPEC_AUTO : SL_SPEC_OFF;
+    if (strcmp(s, "auto") == 0 || strcmp(s, "off") == 0)
+        return SL_OK;
+    char *end;
+    long v = strtol(s, &end, 10);
+    if (!isdigit((unsigned char)s[0]) || *end || v > (long)SL_SPEC_MAX)
+        return sl_why_set(why, SL_ECONFIG,
+                          "speculation is \"%.40s\"; expected auto, off, or a number up to %u", s,
+                          SL_SPEC_MAX);
+    c->speculation = (int32_t)v;
     return SL_OK;
 }
 
@@ -183,7 +205,8 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
             (unsigned long long)(c->kv_memory_bytes >> 20), (unsigned long long)(available >> 20));
     c->kv_dtype = dtype_values[c->kv_dtype_word];
     c->cache_path = sl_cache_dir(c->cache_dir);
-    if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK)
+    if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_speculation(c, why)) != SL_OK ||
+        (err = read_roles(c, why)) != SL_OK)
         return err;
     if (c->cpus && sl_cpu_list_parse(c->cpus, &c->cpu_list, &c->n_cpus) != SL_OK)
         return sl_why_set(why, SL_ECONFIG, "cpus is \"%.80s\"; expected a list like 0,2-3", c->cpus);

@@ -18,6 +18,7 @@ struct sl_node_conf {
     uint32_t page_tokens, max_batch_tokens, max_sequences, max_waiting, ungranted_pages;
     char *chunk_tokens_text;
     double tpot_target_ms, chunk_stretch;
+    char *speculation_text;
     struct sl_conf_list roles;
     bool exact;
     char *transport, *transfer_listen, *ucx_tls, *ucx_devices;
@@ -29,7 +30,7 @@ struct sl_node_conf {
 
     /* derived from the above by sl_node_conf_load() */
     enum sl_dtype kv_dtype;
-    int32_t chunk_tokens;
+    int32_t chunk_tokens, speculation;
     Sluice__Role prefers;
     bool may_prefill, may_decode;
     int *cpu_list;    /* n_cpus of them */

@@ -378,6 +378,9 @@ static void take_report(struct sl_leg *l)
     r->chunks = v.chunks;
     r->largest_chunk = v.largest_chunk;
     r->preemptions = v.preemptions;
+    r->has_drafted_tokens = r->has_accepted_tokens = true;
+    r->drafted_tokens = v.drafted;
+    r->accepted_tokens = v.accepted;
     if (v.prefilled_us > v.admitted_us && v.admitted_us) {
         r->has_prefill_ms = true;
         r->prefill_ms = (float)(v.prefilled_us - v.admitted_us) / 1000.0f;

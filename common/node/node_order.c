@@ -27,6 +27,7 @@ bool sl_order_read(const Sluice__Envelope *e, struct sl_order *out)
             .peer = m->prefill_peer,
             .cache_salt = m->cache_salt,
             .chunk_tokens = m->has_chunk_tokens ? m->chunk_tokens : SL_CHUNK_DEFAULT,
+            .speculation = m->has_speculation ? m->speculation : SL_SPEC_DEFAULT,
             .priority = m->has_priority ? m->priority : 0,
             .want_digest = m->has_want_digest && m->want_digest,
             .no_prefix_cache = m->has_no_prefix_cache && m->no_prefix_cache,
@@ -129,6 +130,9 @@ enum sl_err sl_order_check(const struct sl_order *o, uint32_t page_tokens, struc
     if (o->chunk_tokens < SL_CHUNK_DEFAULT)
         return sl_why_set(why, SL_EINVAL, "chunk_tokens is %d; expected -1, 0 or a number of tokens",
                           o->chunk_tokens);
+    if (o->speculation < SL_SPEC_DEFAULT || o->speculation > (int32_t)SL_SPEC_MAX)
+        return sl_why_set(why, SL_EINVAL, "speculation is %d; expected -1, or 0 to %u drafts", o->speculation,
+                          SL_SPEC_MAX);
     enum sl_err err = check_sampling(o, why);
     if (err == SL_OK && o->n_tokens - o->n_prompt >= o->sampling->max_tokens)
         err = sl_why_set(why, SL_EINVAL,
@@ -180,6 +184,7 @@ void sl_order_spec(const struct sl_order *o, const struct sl_sampling *sampling,
         .use_prefix_cache = !o->no_prefix_cache,
         .want_digest = o->want_digest,
         .chunk_tokens = o->chunk_tokens,
+        .speculation = o->speculation,
         .priority = o->priority,
         .deadline_us = now_us + (uint64_t)o->deadline_ms * 1000,
     };

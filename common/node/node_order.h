@@ -21,6 +21,7 @@ struct sl_order {
     const Sluice__PeerRef *peer; /* NULL = none */
     const char *cache_salt;
     int32_t chunk_tokens; /* SL_CHUNK_DEFAULT when the message says nothing */
+    int32_t speculation;  /* likewise SL_SPEC_DEFAULT */
     int32_t priority;
     bool want_digest, no_prefix_cache;
 };

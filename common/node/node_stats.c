@@ -173,6 +173,8 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
         {"preemptions_total", (double)s.preemptions},
         {"prefix_queries_tokens_total", (double)s.prefix_queries_tokens},
         {"prefix_hits_tokens_total", (double)s.prefix_hits_tokens},
+        {"drafted_tokens_total", (double)s.drafted_tokens},
+        {"accepted_tokens_total", (double)s.accepted_tokens},
         {"step_busy_ms_total", s.busy_ms},
         {"step_predicted_ms_total", s.predicted_ms},
         {"step_actual_ms_total", s.actual_ms},

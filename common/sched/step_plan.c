@@ -102,16 +102,16 @@ static const struct sl_plan_prompt *pick(const struct sl_plan_state *s, struct s
     return &s->prompts[c.prompt];
 }
 
-static double target(const struct sl_plan_state *s, const struct sl_step_load *decode)
+double sl_plan_target_ms(const struct sl_plan_state *s)
 {
     if (!s->decode_rows)
         return 0;
     if (s->tpot_target_ms > 0)
         return s->tpot_target_ms;
-    struct sl_step_load pace = *decode;
-    pace.decode_context = s->pace_context;
+    struct sl_step_load decode = {.decode_rows = s->decode_rows, .decode_context = s->decode_context},
+                        pace = {.decode_rows = s->decode_rows, .decode_context = s->pace_context};
     double promised = s->stretch * sl_cost_predict_ms(s->cost, &pace);
-    double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, decode);
+    double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, &decode);
     return promised > least ? promised : least;
 }
 
@@ -119,8 +119,10 @@ void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan
 {
     SL_ASSERT(s->align > 0);
     out->n_chunks = 0;
-    out->load = (struct sl_step_load){.decode_rows = s->decode_rows, .decode_context = s->decode_context};
-    out->target_ms = target(s, &out->load);
+    out->load = (struct sl_step_load){.decode_rows = s->decode_rows + s->draft_rows,
+                                      .decode_context = s->decode_context,
+                                      .prompt_attn = s->draft_attn};
+    out->target_ms = sl_plan_target_ms(s);
     struct sl_step_load work = {.prompt_rows = WORK_ROWS};
     double ms_per_token = sl_cost_predict_ms(s->cost, &work) / WORK_ROWS;
     for (uint32_t i = 0; i < s->n_prompts; i++) {

@@ -6,6 +6,7 @@
  *
  * - The time target is tpot_target_ms, or stretch times the predicted time of the decode rows alone at their
  *   pace when the prompts came (pace_context), at least SL_PLAN_MIN_STRETCH times their time now.
+ * - Drafts (speculate.h) are decode rows like others: 1 + k of a sequence. Chunks get what they leave.
  * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
  *   where that gives up little.
  * - Where no decode row runs there is no target: chunks up to max_rows.
@@ -44,9 +45,11 @@ struct sl_plan_state {
     uint32_t n_prompts;
     uint32_t decode_rows;
     double decode_context;
+    uint32_t draft_rows; /* rows of drafts beside them (speculate.h), with their attention */
+    double draft_attn;
     double pace_context; /* their contexts when the prompts came, or when they began; never above
                             decode_context */
-    uint32_t max_rows;   /* more than decode_rows, else prompts wait */
+    uint32_t max_rows;   /* more than decode_rows and draft_rows, else prompts wait */
     uint32_t align;
     double tpot_target_ms, stretch;
     uint32_t starved_steps; /* steps since a prompt row ran while one was wanted */
@@ -64,6 +67,9 @@ struct sl_plan {
     double target_ms; /* 0 = none */
     double predicted_ms;
 };
+
+/* The time target of the step, 0 = none: drafts do not stretch it. */
+double sl_plan_target_ms(const struct sl_plan_state *s);
 
 void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out);
 

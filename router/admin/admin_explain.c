@@ -54,6 +54,8 @@ static const struct fact facts[] = {
     FACT("pages_sent", NULL, pages_sent),
     FACT(NULL, "pages_received", pages_received),
     FACT(NULL, "recovered_tokens", recovered_tokens),
+    FACT(NULL, "drafted_tokens", drafted_tokens),
+    FACT(NULL, "accepted_tokens", accepted_tokens),
 };
 
 static uint32_t field(const struct sl_decision_leg *leg, size_t offset)

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "common/base/mem.h"
+#include "common/sched/speculate.h"
 #include "common/wire/wire_msg.h"
 
 struct reader {
@@ -72,6 +73,18 @@ static enum sl_mode_override read_mode(const struct reader *r)
     return SL_MODE_HYBRID;
 }
 
+static int32_t read_speculation(const struct reader *r)
+{
+    static const char name[] = "X-Sluice-Speculation";
+    const char *s = r->get(r->arg, name);
+    if (s && strcmp(s, "auto") == 0)
+        return SL_SPEC_AUTO;
+    if (s && strcmp(s, "off") == 0)
+        return SL_SPEC_OFF;
+    return (int32_t)read_number(r, name, SL_SPEC_MAX, SL_SPEC_DEFAULT,
+                                "auto, off, or a number of tokens up to 31");
+}
+
 bool sl_headers_read(sl_header_fn *get, const void *arg, struct sl_gen_req *req, struct sl_fault *fault)
 {
     const struct reader r = {get, arg, fault};
@@ -83,6 +96,7 @@ bool sl_headers_read(sl_header_fn *get, const void *arg, struct sl_gen_req *req,
     else
         req->chunk = (int32_t)read_number(&r, "X-Sluice-Chunk", INT32_MAX, -2,
                                           "a number of tokens, 0 for whole prompts, or auto");
+    req->speculation = read_speculation(&r);
     req->want_prefill_node = read_name(&r, "X-Sluice-Prefill-Node", req->arena);
     req->want_decode_node = read_name(&r, "X-Sluice-Decode-Node", req->arena);
     req->want_digest = read_flag(&r, "X-Sluice-Digest");

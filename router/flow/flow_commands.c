@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/sched/speculate.h"
 
 #define CANCEL_TOMBSTONE_MIN_MS 1000
 
@@ -74,6 +75,8 @@ enum sl_err sl_flow_send_submit(struct sl_flow *f, struct sl_request *r, uint32_
     m.cache_salt = (char *)q->cache_salt;
     m.has_chunk_tokens = q->chunk != -2;
     m.chunk_tokens = q->chunk;
+    m.has_speculation = q->speculation != SL_SPEC_DEFAULT;
+    m.speculation = q->speculation;
     m.has_priority = q->priority != 0;
     m.priority = q->priority;
     m.has_want_digest = m.want_digest = q->want_digest;

@@ -35,8 +35,9 @@ struct sl_gen_req {
     /* placement wishes, for comparison and debugging: headers X-Sluice-Mode, -Split, -Chunk, -Prefill-Node,
      * -Decode-Node, -Digest */
     enum sl_mode_override mode;
-    int64_t split; /* tokens, -1 = by rule */
-    int32_t chunk; /* -2 = node's default, -1 automatic, 0 whole, N fixed */
+    int64_t split;       /* tokens, -1 = by rule */
+    int32_t speculation; /* -2 = node's default, -1 automatic, 0 none, N drafts */
+    int32_t chunk;       /* -2 = node's default, -1 automatic, 0 whole, N fixed */
     const char *want_prefill_node, *want_decode_node; /* names or NULL */
     bool want_digest;
     bool no_prefix_cache;

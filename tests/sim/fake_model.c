@@ -2,6 +2,7 @@
 #include "tests/sim/fake_model.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -26,6 +27,23 @@ static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static bool held;
 static uint32_t largest_rows;
 static uint64_t all_rows;
+static atomic_uint_fast32_t alphabet = FAKE_VOCAB;
+static atomic_uint_fast64_t clock_us = 1000;
+
+void fake_alphabet(uint32_t n)
+{
+    atomic_store(&alphabet, n);
+}
+
+uint64_t fake_clock_us(void)
+{
+    return atomic_load(&clock_us);
+}
+
+uint64_t fake_tick_us(void)
+{
+    return atomic_fetch_add(&clock_us, 1000) + 1000;
+}
 
 void fake_hold(void)
 {
@@ -73,8 +91,9 @@ void fake_kv(const int32_t *tokens, uint32_t n, uint64_t *kv)
 
 static void logits_of(uint64_t kv, float *logits)
 {
+    uint32_t n = (uint32_t)atomic_load(&alphabet);
     for (uint32_t i = 0; i < FAKE_VOCAB; i++)
-        logits[i] = (float)(mix(kv + i) >> 40) / 1048576.0F;
+        logits[i] = i < n ? (float)(mix(kv + i) >> 40) / 1048576.0F : -1;
 }
 
 int32_t fake_next_token(uint64_t kv)

@@ -12,6 +12,13 @@
 #define FAKE_VOCAB   64u
 #define FAKE_CONTEXT 512u
 
+/* Tokens that the model may choose from: few make its text repeat itself. 1..FAKE_VOCAB, which it is at
+ * first. */
+void fake_alphabet(uint32_t n);
+/* The clock of a test's engine: it goes on when the test says so, a millisecond at a time. Steps take no time
+ * then, and no plan depends on the machine. */
+uint64_t fake_clock_us(void);
+uint64_t fake_tick_us(void);
 /* KV of positions [0, n) of these tokens. */
 void fake_kv(const int32_t *tokens, uint32_t n, uint64_t *kv);
 /* The greedy token after the position with this KV. */

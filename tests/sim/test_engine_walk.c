@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/engine/engine.h"
 #include "tests/sim/fake_model.h"
 #include "tests/support/support.h"
@@ -44,10 +43,18 @@ struct world {
 };
 
 static uint32_t n_preempted; /* in all walks */
+static uint64_t n_drafted, n_accepted;
 
 static uint32_t below(struct world *w, uint32_t n)
 {
     return (uint32_t)(sl_test_random(&w->rng) % n);
+}
+
+/* None, as many as pay, or some. */
+static int32_t drafts_of(struct world *w)
+{
+    static const int32_t some[] = {SL_SPEC_OFF, SL_SPEC_AUTO, SL_SPEC_AUTO, 1, 5, SL_SPEC_MAX};
+    return some[below(w, SL_COUNTOF(some))];
 }
 
 static void open_client(struct world *w, struct client *c)
@@ -77,6 +84,7 @@ static void open_client(struct world *w, struct client *c)
         .decode = true,
         .granted = true,
         .chunk_tokens = (int32_t)below(w, 4) - 2,
+        .speculation = drafts_of(w),
         .priority = (int32_t)below(w, 3),
     };
     if (spec.chunk_tokens == 1)
@@ -313,6 +321,7 @@ static struct sl_engine *open_engine(uint32_t page_tokens, uint32_t n_pages)
         .max_waiting = 12,
         .chunk_tokens = SL_CHUNK_AUTO,
         .ungranted_pages = n_pages / 3,
+        .clock_us = fake_clock_us,
         .skip_profile = true,
     };
     struct sl_engine *e = NULL;
@@ -332,7 +341,7 @@ static void walk(unsigned long long seed, uint32_t page_tokens, uint32_t n_pages
     for (uint32_t i = 0; i < n_acts; i++) {
         for (uint32_t k = below(w, 3); k > 0; k--)
             act(w); /* also while a step is in flight */
-        sl_engine_step(w->e, sl_now_us());
+        sl_engine_step(w->e, fake_tick_us());
         for (uint32_t k = below(w, 2); k > 0; k--)
             act(w);
         if (below(w, 4)) {
@@ -344,7 +353,7 @@ static void walk(unsigned long long seed, uint32_t page_tokens, uint32_t n_pages
     uint32_t rounds = 0;
     do {
         settle(w);
-        sl_engine_step(w->e, sl_now_us());
+        sl_engine_step(w->e, fake_tick_us());
         sl_engine_wait(w->e);
         for (int k = 0; k < 8; k++)
             poll_some(w, 16);
@@ -365,6 +374,8 @@ static void walk(unsigned long long seed, uint32_t page_tokens, uint32_t n_pages
                   w->n_preempted);
     assert_true(w->n_finished > 0 && w->n_closed_early > 0);
     n_preempted += w->n_preempted;
+    n_drafted += s.drafted_tokens;
+    n_accepted += s.accepted_tokens;
     sl_engine_close(w->e);
     test_free(w);
 }
@@ -376,9 +387,12 @@ static void engine_any_order_of_calls_keeps_pages_and_tokens(void **state)
         uint32_t page_tokens, n_pages;
     } pools[] = {{16, 18}, {16, 40}, {4, 66}, {1, 300}, {32, 9}, {7, 60}};
     for (uint32_t i = 0; i < SL_COUNTOF(pools); i++)
-        for (unsigned long long seed = 1; seed <= 3; seed++)
+        for (unsigned long long seed = 1; seed <= 3; seed++) {
+            fake_alphabet(seed == 3 ? FAKE_VOCAB
+                                    : (uint32_t)seed + 1); /* two or three letters: drafts come true */
             walk(seed * 100 + i, pools[i].page_tokens, pools[i].n_pages, 2000);
-    assert_true(n_preempted > 20);
+        }
+    assert_true(n_preempted > 20 && n_accepted > 1000 && n_drafted > n_accepted);
 }
 
 int main(void)

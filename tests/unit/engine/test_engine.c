@@ -9,150 +9,8 @@
 #include <poll.h>
 #include <string.h>
 
-#include "common/base/clock.h"
-#include "common/engine/engine.h"
-#include "tests/sim/fake_model.h"
 #include "tests/support/support.h"
-
-#define PT         16u
-#define MAX_EVENTS 512
-
-struct fixture {
-    struct sl_engine *e;
-    struct sl_engine_event ev[MAX_EVENTS];
-    size_t n_ev;
-};
-
-static struct sl_engine_conf conf_of(uint32_t n_pages)
-{
-    return (struct sl_engine_conf){.model_path = "none",
-                                   .backend = "fake",
-                                   .kv_dtype = SL_F32,
-                                   .page_tokens = PT,
-                                   .kv_memory_bytes = fake_page_bytes(PT) * n_pages,
-                                   .max_batch_tokens = 128,
-                                   .max_sequences = 8,
-                                   .max_waiting = 4,
-                                   .chunk_tokens = SL_CHUNK_AUTO,
-                                   .ungranted_pages = 8,
-                                   .skip_profile = true};
-}
-
-static struct fixture open_engine(const struct sl_engine_conf *conf)
-{
-    struct fixture f = {0};
-    struct sl_why why = {0};
-    if (sl_engine_open(conf, &f.e, &why) != SL_OK)
-        fail_msg("%s", why.text);
-    return f;
-}
-
-static void check(struct fixture *f)
-{
-    struct sl_why why = {0};
-    if (sl_engine_check_pages(f->e, &why) != SL_OK)
-        fail_msg("%s", why.text);
-}
-
-static void hear(struct fixture *f)
-{
-    size_t n;
-    while ((n = sl_engine_poll(f->e, &f->ev[f->n_ev], MAX_EVENTS - f->n_ev)) > 0)
-        f->n_ev += n;
-    check(f);
-}
-
-/* One step, its events appended to f->ev. False when there was nothing to do. */
-static bool step(struct fixture *f)
-{
-    bool ran = sl_engine_step(f->e, sl_now_us());
-    sl_engine_wait(f->e);
-    hear(f);
-    return ran;
-}
-
-static void run(struct fixture *f)
-{
-    while (step(f))
-        continue;
-}
-
-static uint32_t count(const struct fixture *f, const struct sl_seq *s, enum sl_engine_event_kind kind)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < f->n_ev; i++)
-        n += f->ev[i].seq == s && f->ev[i].kind == kind;
-    return n;
-}
-
-static const struct sl_engine_event *last(const struct fixture *f, const struct sl_seq *s)
-{
-    for (size_t i = f->n_ev; i-- > 0;)
-        if (f->ev[i].seq == s)
-            return &f->ev[i];
-    fail_msg("no event");
-    return NULL;
-}
-
-static void close_engine(struct fixture *f)
-{
-    sl_engine_close(f->e);
-}
-
-static const struct sl_sampling greedy = {
-    .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true};
-static int32_t text[FAKE_CONTEXT]; /* 1, 2, 3 .. */
-
-static struct sl_seq_spec spec_of(uint32_t n_tokens, uint32_t max_tokens)
-{
-    for (uint32_t i = 0; i < FAKE_CONTEXT; i++)
-        text[i] = (int32_t)(i % FAKE_VOCAB);
-    return (struct sl_seq_spec){.owner = text,
-                                .tokens = text,
-                                .n_tokens = n_tokens,
-                                .n_prompt = n_tokens,
-                                .max_tokens = max_tokens,
-                                .sampling = &greedy,
-                                .use_prefix_cache = true,
-                                .compute_to = n_tokens,
-                                .sample = true,
-                                .decode = true,
-                                .granted = true,
-                                .chunk_tokens = SL_CHUNK_DEFAULT};
-}
-
-static struct sl_seq_spec prefill_spec(uint32_t n_tokens, uint32_t s)
-{
-    struct sl_seq_spec spec = spec_of(n_tokens, 4);
-    spec.decode = false;
-    spec.compute_to = s;
-    return spec;
-}
-
-static struct sl_seq *open_seq(struct fixture *f, const struct sl_seq_spec *spec)
-{
-    struct sl_seq *s = NULL;
-    struct sl_why why = {0};
-    if (sl_engine_seq_open(f->e, spec, &s, &why) != SL_OK)
-        fail_msg("%s", why.text);
-    return s;
-}
-
-static struct sl_seq_view view(const struct sl_seq *s)
-{
-    struct sl_seq_view v;
-    sl_seq_view(s, &v);
-    return v;
-}
-
-static void fill(struct fixture *f, const struct sl_seq *s, uint32_t from, uint32_t to)
-{
-    uint64_t kv[FAKE_CONTEXT];
-    struct sl_seq_view v = view(s);
-    fake_kv(v.tokens, to, kv);
-    for (uint32_t i = from; i < to; i++)
-        fake_page_set(sl_engine_page_base(f->e), PT, v.pages[i / PT], i % PT, kv[i]);
-}
+#include "tests/unit/engine/engine_rig.h"
 
 /* ---- opening ---- */
 
@@ -254,7 +112,7 @@ static void seq_open_beyond_max_waiting_is_eagain(void **state)
     for (int i = 0; i < 4; i++)
         open_seq(&f, &spec);
     assert_int_equal(sl_engine_seq_open(f.e, &spec, &s, &why), SL_EAGAIN);
-    assert_true(sl_engine_step(f.e, sl_now_us())); /* admits all four */
+    assert_true(sl_engine_step(f.e, fake_tick_us())); /* admits all four */
     open_seq(&f, &spec);
     close_engine(&f);
 }
@@ -269,7 +127,7 @@ static void colocated_request_tells_its_life_in_order(void **state)
     struct sl_seq_spec spec = spec_of(40, 3);
     struct sl_seq *s = open_seq(&f, &spec);
     assert_int_equal(view(s).state, SL_SEQ_WAITING);
-    assert_true(sl_engine_step(f.e, sl_now_us()));
+    assert_true(sl_engine_step(f.e, fake_tick_us()));
     f.n_ev = sl_engine_poll(f.e, f.ev, 1); /* at once, with the step in flight */
     assert_int_equal(f.n_ev, 1);
     assert_int_equal(f.ev[0].kind, SL_EV_ADMITTED);
@@ -703,8 +561,8 @@ static void close_during_a_step_gives_pages_back_after_it(void **state)
     spec.cache_salt = "b";
     struct sl_seq *t = open_seq(&f, &spec);
     fake_hold();
-    assert_true(sl_engine_step(f.e, sl_now_us()));
-    assert_true(sl_engine_step(f.e, sl_now_us())); /* still in flight */
+    assert_true(sl_engine_step(f.e, fake_tick_us()));
+    assert_true(sl_engine_step(f.e, fake_tick_us())); /* still in flight */
     sl_engine_seq_close(f.e, s);
     hear(&f);
     for (size_t i = 0; i < f.n_ev; i++)
@@ -730,7 +588,7 @@ static void close_of_the_engine_ends_what_is_in_flight(void **state)
     struct sl_seq_spec spec = spec_of(40, 4);
     struct sl_seq *s = open_seq(&f, &spec);
     open_seq(&f, &spec);
-    assert_true(sl_engine_step(f.e, sl_now_us()));
+    assert_true(sl_engine_step(f.e, fake_tick_us()));
     sl_engine_seq_close(f.e, s);
     close_engine(&f); /* sanitizers see what is left */
 }
@@ -745,7 +603,7 @@ static void fd_is_readable_when_a_step_ended(void **state)
     open_seq(&f, &spec);
     assert_int_equal(poll(&p, 1, 0), 0);
     fake_hold();
-    assert_true(sl_engine_step(f.e, sl_now_us()));
+    assert_true(sl_engine_step(f.e, fake_tick_us()));
     hear(&f); /* admission was told */
     assert_int_equal(poll(&p, 1, 0), 0);
     fake_release();

@@ -27,6 +27,7 @@ static void defaults_are_a_node_of_both_duties(void **state)
     assert_string_equal(c.name, "prefill");
     assert_true(c.may_prefill && c.may_decode && c.exact && c.digests);
     assert_int_equal(c.chunk_tokens, -1);
+    assert_int_equal(c.speculation, -1);
     assert_int_equal(c.kv_dtype, SL_BF16);
     assert_int_equal(c.threads, 1);
     assert_int_equal(c.routers.n, 1);
@@ -42,6 +43,9 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
         {"--name=a b", "name"},
         {"--chunk-tokens=-3", "chunk_tokens"},
         {"--chunk-tokens=", "chunk_tokens"},
+        {"--speculation=32", "speculation"},
+        {"--speculation=some", "speculation"},
+        {"--speculation=", "speculation"},
         {"--roles=cook", "roles"},
         {"--roles=", "roles"},
         {"--cpus=0-", "cpus"},

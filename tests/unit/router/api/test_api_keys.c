@@ -86,8 +86,8 @@ static void headers_set_the_wishes(void **state)
     struct sl_gen_req q;
     (void)state;
     assert_int_equal(read_one("X-Other", "x", &q), SL_OK);
-    assert_true(q.mode == SL_MODE_DEFAULT && q.split == -1 && q.chunk == -2 && !q.want_digest &&
-                !q.no_prefix_cache && q.deadline_ms == 1000);
+    assert_true(q.mode == SL_MODE_DEFAULT && q.split == -1 && q.chunk == -2 && q.speculation == -2 &&
+                !q.want_digest && !q.no_prefix_cache && q.deadline_ms == 1000);
     assert_int_equal(read_one("X-Sluice-Mode", "colocated", &q), SL_OK);
     assert_int_equal(q.mode, SL_MODE_COLOCATED);
     assert_int_equal(read_one("X-Sluice-Split", "0", &q), SL_OK);
@@ -98,6 +98,12 @@ static void headers_set_the_wishes(void **state)
     assert_int_equal(q.chunk, 0);
     assert_int_equal(read_one("X-Sluice-Chunk", "512", &q), SL_OK);
     assert_int_equal(q.chunk, 512);
+    assert_int_equal(read_one("X-Sluice-Speculation", "auto", &q), SL_OK);
+    assert_int_equal(q.speculation, -1);
+    assert_int_equal(read_one("X-Sluice-Speculation", "off", &q), SL_OK);
+    assert_int_equal(q.speculation, 0);
+    assert_int_equal(read_one("X-Sluice-Speculation", "31", &q), SL_OK);
+    assert_int_equal(q.speculation, 31);
     assert_int_equal(read_one("X-Sluice-Digest", "1", &q), SL_OK);
     assert_true(q.want_digest);
     assert_int_equal(read_one("X-Sluice-Digest", "0", &q), SL_OK);
@@ -114,6 +120,7 @@ static void header_with_a_wrong_value_is_refused(void **state)
         {"X-Sluice-Mode", "fast"},         {"X-Sluice-Mode", ""},
         {"X-Sluice-Split", "-1"},          {"X-Sluice-Split", "1e3"},
         {"X-Sluice-Split", "99999999999"}, {"X-Sluice-Chunk", "none"},
+        {"X-Sluice-Speculation", "32"},    {"X-Sluice-Speculation", "-1"},
         {"X-Sluice-Chunk", "-2"},          {"X-Sluice-Digest", "yes"},
         {"X-Sluice-Deadline-Ms", "0"},     {"X-Sluice-Deadline-Ms", "soon"},
         {"X-Sluice-Prefill-Node", ""},

@@ -349,6 +349,7 @@ struct sl_gen_req *rig_request(struct rig *r, uint32_t n_tokens)
     q->sampling.n_stop_ids = 1;
     q->split = -1;
     q->chunk = -2;
+    q->speculation = -2;
     q->arrived_us = sl_now_us();
     return q;
 }
