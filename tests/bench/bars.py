@@ -33,8 +33,8 @@ def output(*argv):
 
 
 def ours_engine(model):
-    doc = json.loads(output(harness.program("sluice-bench"), "engine", "-m", model, "-t", str(THREADS), "-p", "512", "-n", "64", "-b", "1,8",
-                            "-r", "1", "--json"))
+    doc = json.loads(output(harness.program("sluice-bench"), "engine", "--model", model, "--threads", str(THREADS), "--prompt", "512", "--steps", "64",
+                            "--batch", "1,8", "--depth", "0", "--chunk", "none", "--repeat", "1", "--json", "-"))
     return {"prompt 512": doc["prompt"][0]["tokens_per_s"], **{f"decode b{d['batch']}": d["tokens_per_s"] for d in doc["decode"]}}
 
 
