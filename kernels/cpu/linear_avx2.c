@@ -7,20 +7,20 @@
  * once at the end of the block. (The other way, |w| times x with the sign of w, needs a sign and a widening
  * per product.) The zero point becomes the value at which the integer sum starts.
  *
- * A vector has 8 columns, so 4 vectors a panel. With 16 registers the int16 sums of a tile of rows and the
- * weights of one vector fill them; the float32 sums lie on the stack, in the nearest cache. bfloat16 is
- * computed with float32 FMA with subnormal arguments and results taken as zero (MXCSR), which is what
- * vdpbf16ps does.
+ * A vector has 8 columns, so 4 vectors a panel. With 16 registers a tile is a few rows by a few vectors, as
+ * many as fill them with int16 (or float32) sums; the float32 sums of quantised weights lie on the stack, in
+ * the nearest cache. bfloat16 is computed with float32 FMA with subnormal arguments and results taken as zero
+ * (MXCSR), which is what vdpbf16ps does.
  *
  * The order of the sums: struct sl_cpu_isa (cpu_dev.h). */
 #include <immintrin.h>
 
 #include "kernels/cpu/isa_avx2.h"
 
-#define TILE_4BIT        8u /* rows: 8 sums, 2 of weights, the rest for a factor and products */
-#define TILE_8BIT        4u /* two sums a row */
+#define INT_SUMS         8u /* int16 sums of a tile in registers, beside weights, a factor and products */
+#define TILE_QUANT       4u /* rows */
 #define TILE_FLOAT       6u /* x 2 vectors: 12 sums, 2 of weights, a factor */
-#define MOST_ROWS        8u
+#define MOST_ROWS        TILE_FLOAT
 #define VECTORS          4u      /* of 8 columns in a panel */
 #define PREFETCH_AHEAD   2048    /* bytes; covers the memory latency of a streaming thread at one row */
 #define FLUSH_SUBNORMALS 0x8040u /* MXCSR: flush to zero, denormals are zeros */
@@ -45,41 +45,52 @@ INLINE __m256i quad_at(const int8_t *q)
 
 INLINE __m256i add_products(__m256i sum, __m256i codes, __m256i x)
 {
-    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x));
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x));
+    __asm__("" : "+x"(sum)); /* the sums are to be made one by one: as trees they would spill */
+    return sum;
 }
 
-/* Vector v of a block against rows [0, rows) at q, whose blocks follow each other: sums of products with the
- * zero point still in the codes. */
-INLINE void dot_block(enum sl_dtype type, uint32_t rows, const uint8_t *block, uint32_t v, const int8_t *q,
-                      __m256i t[MOST_ROWS])
+/* Vectors [v0, v0 + vectors) of a block against rows [0, rows) at q, whose blocks follow each other: sums of
+ * products with the zero point still in the codes. */
+INLINE void dot_block(enum sl_dtype type, uint32_t rows, uint32_t vectors, const uint8_t *block, uint32_t v0,
+                      const int8_t *q, __m256i t[MOST_ROWS][VECTORS])
 {
     const uint32_t quads = type == SL_Q8_0 ? 8 : 4;
-    const uint8_t *codes = block + v / 2 * quads * 64 + v % 2 * 32;
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i low[MOST_ROWS], high[MOST_ROWS];
+    __m256i low[MOST_ROWS][VECTORS], high[MOST_ROWS][VECTORS];
     UNROLL
-    for (uint32_t r = 0; r < rows; r++)
-        low[r] = high[r] = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < rows * vectors; i++)
+        low[i / vectors][i % vectors] = high[i / vectors][i % vectors] = _mm256_setzero_si256();
     UNROLL
     for (uint32_t s = 0; s < quads; s++) {
-        __m256i both = _mm256_load_si256((const __m256i *)(codes + s * 64));
-        __m256i lo = _mm256_and_si256(both, nibble);
-        __m256i hi = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
+        __m256i lo[VECTORS], hi[VECTORS];
+        UNROLL
+        for (uint32_t v = 0; v < vectors; v++) {
+            const uint8_t *codes = block + (v0 + v) / 2 * quads * 64 + (v0 + v) % 2 * 32 + s * 64;
+            __m256i both = _mm256_load_si256((const __m256i *)(const void *)codes);
+            lo[v] = _mm256_and_si256(both, nibble);
+            hi[v] = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
+        }
         UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             const int8_t *x = q + r * SL_QBLOCK + 4 * s;
-            low[r] = add_products(low[r], lo, quad_at(x));
-            if (type == SL_Q8_0)
-                high[r] = add_products(high[r], hi, quad_at(x));
-            else
-                low[r] = add_products(low[r], hi, quad_at(x + 16));
+            __m256i x_low = quad_at(x), x_high = type == SL_Q8_0 ? x_low : quad_at(x + 16);
+            UNROLL
+            for (uint32_t v = 0; v < vectors; v++) {
+                low[r][v] = add_products(low[r][v], lo[v], x_low);
+                if (type == SL_Q8_0)
+                    high[r][v] = add_products(high[r][v], hi[v], x_high);
+                else
+                    low[r][v] = add_products(low[r][v], hi[v], x_high);
+            }
         }
     }
     UNROLL
-    for (uint32_t r = 0; r < rows; r++) {
-        t[r] = _mm256_madd_epi16(low[r], ones);
+    for (uint32_t i = 0; i < rows * vectors; i++) {
+        uint32_t r = i / vectors, v = i % vectors;
+        t[r][v] = _mm256_madd_epi16(low[r][v], ones);
         if (type == SL_Q8_0)
-            t[r] = _mm256_add_epi32(t[r], _mm256_slli_epi32(_mm256_madd_epi16(high[r], ones), 4));
+            t[r][v] = _mm256_add_epi32(t[r][v], _mm256_slli_epi32(_mm256_madd_epi16(high[r][v], ones), 4));
     }
 }
 
@@ -92,6 +103,8 @@ INLINE __m256 load_scales(const uint8_t *from)
 INLINE void sum_quantised(enum sl_dtype type, uint32_t rows, const struct sl_weight *w, uint32_t p,
                           const struct sl_acts *x, uint32_t r0, struct sums *to)
 {
+    const uint32_t most = INT_SUMS / (type == SL_Q8_0 ? 2 * rows : rows),
+                   vectors = most < VECTORS ? most : VECTORS;
     const uint32_t code_bytes = type == SL_Q8_0 ? 1024 : 512,
                    block_bytes = code_bytes + (type == SL_Q4_1 ? 128 : 64);
     const uint8_t *block = w->data + p * w->panel_bytes;
@@ -105,20 +118,30 @@ INLINE void sum_quantised(enum sl_dtype type, uint32_t rows, const struct sl_wei
         for (uint32_t i = 0; i < block_bytes; i += 64)
             _mm_prefetch(block + PREFETCH_AHEAD + i, _MM_HINT_T0);
         UNROLL
-        for (uint32_t v = 0; v < VECTORS; v++) {
-            __m256i t[MOST_ROWS];
-            dot_block(type, rows, block, v, x->q + at * SL_QBLOCK, t);
-            __m256 d = load_scales(block + code_bytes + v * 16), m = _mm256_setzero_ps();
-            if (type == SL_Q4_1)
-                m = load_scales(block + code_bytes + 64 + v * 16);
+        for (uint32_t v0 = 0; v0 < VECTORS; v0 += vectors) {
+            /* the quads of x are to be loaded again for the next vectors: kept, they would spill */
+            __asm__ volatile("" ::: "memory");
+            __m256i t[MOST_ROWS][VECTORS];
+            __m256 d[VECTORS], m[VECTORS];
+            dot_block(type, rows, vectors, block, v0, x->q + at * SL_QBLOCK, t);
+            UNROLL
+            for (uint32_t v = 0; v < vectors; v++) {
+                d[v] = load_scales(block + code_bytes + (v0 + v) * 16);
+                m[v] = type == SL_Q4_1 ? load_scales(block + code_bytes + 64 + (v0 + v) * 16) : d[v];
+            }
             UNROLL
             for (uint32_t r = 0; r < rows; r++) {
-                if (type != SL_Q4_1)
-                    t[r] = _mm256_add_epi32(t[r], _mm256_set1_epi32(x->start[at + r]));
-                __m256 scale = _mm256_mul_ps(_mm256_set1_ps(x->scale[at + r]), d);
-                acc[r][v] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(t[r]), acc[r][v]);
-                if (type == SL_Q4_1)
-                    acc[r][v] = _mm256_fmadd_ps(_mm256_set1_ps(x->scaled_sum[at + r]), m, acc[r][v]);
+                UNROLL
+                for (uint32_t v = 0; v < vectors; v++) {
+                    __m256 sum = acc[r][v0 + v],
+                           scale = _mm256_mul_ps(_mm256_set1_ps(x->scale[at + r]), d[v]);
+                    if (type != SL_Q4_1)
+                        t[r][v] = _mm256_add_epi32(t[r][v], _mm256_set1_epi32(x->start[at + r]));
+                    sum = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(t[r][v]), sum);
+                    if (type == SL_Q4_1)
+                        sum = _mm256_fmadd_ps(_mm256_set1_ps(x->scaled_sum[at + r]), m[v], sum);
+                    acc[r][v0 + v] = sum;
+                }
             }
         }
     }
@@ -284,11 +307,11 @@ static uint32_t sum_rows_of(const struct sl_weight *w, uint32_t p, const struct 
     case SL_BF16:
         return sum_rows_flushed(w, p, x, r0, r1, to);
     case SL_Q8_0:
-        return sum_rows(SL_Q8_0, TILE_8BIT, w, p, x, r0, r1, to);
+        return sum_rows(SL_Q8_0, TILE_QUANT, w, p, x, r0, r1, to);
     case SL_Q4_0:
-        return sum_rows(SL_Q4_0, TILE_4BIT, w, p, x, r0, r1, to);
+        return sum_rows(SL_Q4_0, TILE_QUANT, w, p, x, r0, r1, to);
     default:
-        return sum_rows(SL_Q4_1, TILE_4BIT, w, p, x, r0, r1, to);
+        return sum_rows(SL_Q4_1, TILE_QUANT, w, p, x, r0, r1, to);
     }
 }
 
