@@ -12,5 +12,6 @@ int sl_bench_engine(int argc, char **argv);
 int sl_bench_compare(int argc, char **argv);
 int sl_bench_equal(int argc, char **argv);
 int sl_bench_stall(int argc, char **argv);
+int sl_bench_simulate(int argc, char **argv);
 
 #endif

@@ -1,5 +1,5 @@
-/* sluice-bench - judges a cluster and an engine: compare, equal, stall, engine. See docs/benchmarks.md for
- * how to read the figures. */
+/* sluice-bench - judges a cluster and an engine: engine, compare, equal, stall, simulate. See
+ * docs/benchmarks.md for how to read the figures. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +19,8 @@ static const struct command commands[] = {
     {"equal", sl_bench_equal,
      "the same prompts in every mode, split, chunk size and batch: tokens and logits must not differ"},
     {"stall", sl_bench_stall, "what running streams feel when a long prompt arrives"},
+    {"simulate", sl_bench_simulate,
+     "the cluster in virtual time with the daemons' policies: modes against a trace, capacity within SLOs"},
 #endif
 };
 

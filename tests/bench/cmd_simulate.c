@@ -1,0 +1,279 @@
+/* tests/bench/cmd_simulate.c - the cluster in virtual time: the same report as compare, for machines that are
+ * not there.
+ *
+ * An arm is a mode with a chunk setting: "hybrid", "colocated:512", "pd:0". SLOs are multiples of what the
+ * request would feel alone on an idle node. Capacity is the highest speed of the trace at which the wanted
+ * share of all requests meets both SLOs, found by bisection; what was refused or not finished misses. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/conf.h"
+#include "common/base/mem.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/simulate/sim.h"
+#include "tests/bench/stats.h"
+
+#define MAX_ARMS     16u
+#define BISECT_CLOSE 1.025 /* capacity is known to 2.5 % */
+#define BISECT_STEPS 16u
+#define SPEED_LEAST  1e-3
+#define SPEED_MOST   1e4
+
+struct options {
+    char *cluster, *model, *trace, *json;
+    struct sl_conf_list arms;
+    uint32_t prefill, decode, requests, max_tokens, max_total;
+    double speed, rate, slo_ttft, slo_gap, cost_error, noise, share;
+    uint64_t seed;
+    bool capacity, quiet;
+};
+
+#define AT(m) offsetof(struct options, m)
+static const struct sl_conf_opt option_table[] = {
+    {"cluster", SL_CONF_STRING, AT(cluster), NULL, "cluster file (tests/bench/simulate/README.md); else:", 0,
+     0, NULL},
+    {"model", SL_CONF_STRING, AT(model), "a100-llama3-8b", "cost model of all nodes", 0, 0, NULL},
+    {"prefill", SL_CONF_U32, AT(prefill), "4", "nodes that prefer prefill; all may do both", 0,
+     SL_PLACE_MAX_NODES, NULL},
+    {"decode", SL_CONF_U32, AT(decode), "4", "nodes that prefer decode", 0, SL_PLACE_MAX_NODES, NULL},
+    {"trace", SL_CONF_STRING, AT(trace), NULL,
+     "trace file, as published or normalised; else requests are drawn", 0, 0, NULL},
+    {"speed", SL_CONF_F64, AT(speed), "1", "arrivals of the trace that much faster", SPEED_LEAST, SPEED_MOST,
+     NULL},
+    {"rate", SL_CONF_F64, AT(rate), "0", "Poisson arrivals at this rate, requests/s; 0 = the trace's times",
+     0, 1e6, NULL},
+    {"requests", SL_CONF_U32, AT(requests), "0",
+     "cut or repeat the trace to that many; 0 = as many as it has", 0, 1e8, NULL},
+    {"max_total", SL_CONF_U32, AT(max_total), "0", "cut longer requests to that many tokens; 0 = never", 0,
+     1e7, NULL},
+    {"max_tokens", SL_CONF_U32, AT(max_tokens), "2048", "what clients allow; how many come is the trace's", 1,
+     1e6, NULL},
+    {"arms", SL_CONF_LIST, AT(arms), "pd,colocated,hybrid",
+     "modes to compare, each with :N for a fixed chunk, :0 for whole prompts", 0, 0, NULL},
+    {"slo_ttft", SL_CONF_F64, AT(slo_ttft), "5", "TTFT limit, times the request's own on an idle node", 0,
+     1e6, NULL},
+    {"slo_gap", SL_CONF_F64, AT(slo_gap), "3", "longest gap limit, times a decode step alone", 0, 1e6, NULL},
+    {"share", SL_CONF_F64, AT(share), "0.99", "of requests that must meet both, for the capacity", 0, 1,
+     NULL},
+    {"capacity", SL_CONF_BOOL, AT(capacity), "false", "search the highest speed instead of one run", 0, 0,
+     NULL},
+    {"cost_error", SL_CONF_F64, AT(cost_error), "0.1",
+     "the policies' cost model starts up to that far from the truth, relative", 0, 0.9, NULL},
+    {"noise", SL_CONF_F64, AT(noise), "0.02", "standard deviation of a step's time, relative", 0, 1, NULL},
+    {"seed", SL_CONF_U64, AT(seed), "1", "of everything drawn", 0, 0, NULL},
+    {"quiet", SL_CONF_BOOL, AT(quiet), "false", "no progress line", 0, 0, NULL},
+    {"json", SL_CONF_STRING, AT(json), NULL, "write the whole result there", 0, 0, NULL},
+    {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
+
+struct arm {
+    char name[32];
+    enum sl_place_mode mode;
+    int32_t chunk; /* SL_CHUNK_DEFAULT = as the cluster says */
+};
+
+static bool parse_arm(const char *text, struct arm *a)
+{
+    char mode[16];
+    size_t n = strcspn(text, ":");
+    snprintf(a->name, sizeof a->name, "%s", text);
+    snprintf(mode, sizeof mode, "%.*s", (int)(n < sizeof mode ? n : sizeof mode - 1), text);
+    a->chunk = SL_CHUNK_DEFAULT;
+    if (text[n]) {
+        char *end;
+        a->chunk = (int32_t)strtol(text + n + 1, &end, 10);
+        if (*end || end == text + n + 1 || a->chunk < 0)
+            return false;
+    }
+    return sl_place_mode_parse(mode, &a->mode);
+}
+
+/* Of all requests, also those refused or not finished. */
+static double attained(const struct options *o, const struct sim_result *r)
+{
+    size_t good = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        const struct sim_outcome *q = &r->outcomes[i];
+        good += q->done && q->ttft <= o->slo_ttft * q->alone_ttft && q->gap_max <= o->slo_gap * q->alone_gap;
+    }
+    return (double)good / (double)r->n;
+}
+
+static enum sl_err run_arm(const struct options *o, const struct sim_cluster *cluster, const struct arm *a,
+                           double speed, struct sim_result *out, double *share, struct sl_why *why)
+{
+    struct sim_trace trace;
+    struct sim_trace_conf tc = {.path = o->trace,
+                                .speed = speed,
+                                .rate = o->rate * speed / o->speed,
+                                .n = o->requests,
+                                .max_total = o->max_total,
+                                .seed = o->seed};
+    enum sl_err e = sim_trace_open(&tc, &trace, why);
+    if (e)
+        return e;
+    struct sim_cluster c = *cluster;
+    for (uint32_t g = 0; g < c.n_groups && a->chunk != SL_CHUNK_DEFAULT; g++)
+        c.groups[g].chunk_tokens = a->chunk;
+    struct sim_conf conf = {.mode = a->mode,
+                            .cost_error = o->cost_error,
+                            .noise = o->noise,
+                            .max_tokens = o->max_tokens,
+                            .seed = o->seed,
+                            .progress = !o->quiet};
+    e = sim_run(&c, &trace, &conf, out, why);
+    if (e == SL_OK)
+        *share = attained(o, out);
+    sim_trace_close(&trace);
+    return e;
+}
+
+/* ---- report ---- */
+
+enum metric { TTFT, SECOND, TPOT, GAP_MAX, PREDICTION, N_METRICS };
+static const char *const metric_key[N_METRICS] = {"ttft_ms", "second_token_ms", "tpot_ms", "gap_max_ms",
+                                                  "ttft_prediction_error"};
+static const char *const metric_name[N_METRICS] = {"TTFT", "2nd token", "TPOT", "longest gap", "TTFT error"};
+static const double percentiles[] = {50, 90, 99, 100};
+static const char *const percentile_key[] = {"p50", "p90", "p99", "max"};
+
+static double value_of(const struct sim_outcome *q, enum metric m)
+{
+    const double all[N_METRICS] = {q->ttft, q->second, q->tpot, q->gap_max,
+                                   fabs((double)q->predicted_ttft - q->ttft) / q->ttft};
+    return all[m];
+}
+
+static json_t *report_arm(const struct arm *a, const struct sim_result *r, double speed, double share)
+{
+    json_t *doc = json_pack(
+        "{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "arm", a->name,
+        "speed", speed, "within_slo", share, "span_s", r->span_s, "tokens_per_s",
+        (double)r->tokens / r->span_s, "busy_share", r->busy_share, "step_error_p50", r->step_error, "steps",
+        (json_int_t)r->steps, "refused", (json_int_t)r->n_refused, "unfinished", (json_int_t)r->n_unfinished,
+        "preemptions", (json_int_t)r->preemptions, "placed_pd", (json_int_t)r->by_mode[SL_PLACE_PD],
+        "placed_colocated", (json_int_t)r->by_mode[SL_PLACE_COLOCATED], "placed_hybrid",
+        (json_int_t)r->by_mode[SL_PLACE_HYBRID], "wall_s", r->wall_s);
+    printf("%-16s %-12s %9s %9s %9s %9s\n", a->name, "ms", "P50", "P90", "P99", "max");
+    for (unsigned m = 0; m < N_METRICS; m++) {
+        struct sl_samples s = {0};
+        json_t *p = json_object();
+        for (size_t i = 0; i < r->n; i++)
+            if (r->outcomes[i].done)
+                sl_samples_add(&s, value_of(&r->outcomes[i], (enum metric)m));
+        printf("%-16s %-12s", "", metric_name[m]);
+        for (size_t k = 0; k < SL_COUNTOF(percentiles); k++) {
+            double v = sl_samples_percentile(&s, percentiles[k]);
+            printf(m == PREDICTION ? " %9.3f" : " %9.1f", v);
+            json_object_set_new(p, percentile_key[k], isnan(v) ? json_null() : json_real(v));
+        }
+        printf("\n");
+        json_object_set_new(doc, metric_key[m], p);
+        sl_samples_fini(&s);
+    }
+    printf("%-16s speed %.3g: %.2f %% within both SLOs, %.0f tokens/s, nodes busy %.0f %%, %zu refused, %zu "
+           "unfinished\n",
+           "", speed, 100 * share, (double)r->tokens / r->span_s, 100 * r->busy_share, r->n_refused,
+           r->n_unfinished);
+    printf("%-16s placed pd %" PRIu64 ", colocated %" PRIu64 ", hybrid %" PRIu64
+           "; step prediction off by %.1f %% (median); "
+           "%" PRIu64 " steps in %.1f s\n",
+           "", r->by_mode[SL_PLACE_PD], r->by_mode[SL_PLACE_COLOCATED], r->by_mode[SL_PLACE_HYBRID],
+           100 * r->step_error, r->steps, r->wall_s);
+    return doc;
+}
+
+/* The highest speed with enough requests within both SLOs, and the run at it. 0: not even SPEED_LEAST. */
+static enum sl_err find_capacity(const struct options *o, const struct sim_cluster *c, const struct arm *a,
+                                 double *speed, struct sim_result *best, double *best_share,
+                                 struct sl_why *why)
+{
+    double low = 0, high = 0, at = o->speed;
+    *best = (struct sim_result){0};
+    for (unsigned i = 0; i < BISECT_STEPS && !(low > 0 && high > 0 && high / low <= BISECT_CLOSE); i++) {
+        struct sim_result r;
+        double share;
+        enum sl_err e = run_arm(o, c, a, at, &r, &share, why);
+        if (e)
+            return e;
+        if (share >= o->share) {
+            low = at;
+            sim_result_fini(best);
+            *best = r;
+            *best_share = share;
+        } else {
+            high = at;
+            sim_result_fini(&r);
+        }
+        at = low == 0 ? high / 2 : high == 0 ? low * 2 : sqrt(low * high);
+        if (at < SPEED_LEAST || at > SPEED_MOST)
+            break;
+    }
+    *speed = low;
+    return SL_OK;
+}
+
+static int run(const struct options *o, struct sl_why *why)
+{
+    struct sim_cluster cluster;
+    struct arm arms[MAX_ARMS];
+    enum sl_err e = o->cluster ? sim_cluster_read(o->cluster, &cluster, why)
+                               : sim_cluster_plain(o->model, o->prefill, o->decode, &cluster, why);
+    if (e)
+        return SL_BENCH_USAGE;
+    if (o->arms.n == 0 || o->arms.n > MAX_ARMS) {
+        sl_why_set(why, SL_EINVAL, "%zu arms given; 1 to %u can be compared", o->arms.n, MAX_ARMS);
+        return SL_BENCH_USAGE;
+    }
+    for (size_t i = 0; i < o->arms.n; i++)
+        if (!parse_arm(o->arms.items[i], &arms[i])) {
+            sl_why_set(why, SL_EINVAL, "arm \"%s\": expected pd, colocated or hybrid, and perhaps :CHUNK",
+                       o->arms.items[i]);
+            return SL_BENCH_USAGE;
+        }
+    json_t *list = json_array();
+    for (size_t i = 0; i < o->arms.n && e == SL_OK; i++) {
+        struct sim_result r = {0};
+        double speed = o->speed, share = 0;
+        e = o->capacity ? find_capacity(o, &cluster, &arms[i], &speed, &r, &share, why)
+                        : run_arm(o, &cluster, &arms[i], speed, &r, &share, why);
+        if (e == SL_OK && r.n)
+            json_array_append_new(list, report_arm(&arms[i], &r, speed, share));
+        else if (e == SL_OK)
+            printf("%-16s no speed down to %g keeps %.1f %% within both SLOs\n", arms[i].name, SPEED_LEAST,
+                   100 * o->share);
+        sim_result_fini(&r);
+    }
+    json_t *doc =
+        json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:o}", "trace", o->trace ? o->trace : "drawn", "model",
+                  o->cluster ? o->cluster : o->model, "slo_ttft", o->slo_ttft, "slo_gap", o->slo_gap,
+                  "cost_error", o->cost_error, "noise", o->noise, "seed", (json_int_t)o->seed, "arms", list);
+    if (e == SL_OK && o->json && json_dump_file(doc, o->json, JSON_INDENT(1)) != 0)
+        e = sl_why_set(why, SL_EIO, "cannot write %s", o->json);
+    json_decref(doc);
+    return e ? SL_BENCH_FAILED : SL_BENCH_OK;
+}
+
+int sl_bench_simulate(int argc, char **argv)
+{
+    struct options o = {0};
+    struct sl_why why = {0};
+    int rc = SL_BENCH_USAGE;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("usage: sluice-bench simulate [options]\n\n");
+        sl_conf_help(option_table, stdout);
+        printf("\nmodels:\n");
+        for (uint32_t i = 0; sl_cost_preset_at(i); i++)
+            printf("  %-22s %s\n", sl_cost_preset_at(i)->name, sl_cost_preset_at(i)->what);
+        return SL_BENCH_OK;
+    }
+    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK)
+        rc = run(&o, &why);
+    if (why.text[0] && rc != SL_BENCH_OK)
+        fprintf(stderr, "sluice-bench simulate: %s\n", why.text);
+    sl_conf_fini(option_table, &o);
+    return rc;
+}

@@ -1,0 +1,567 @@
+/* tests/bench/simulate/sim_run.c - the loop: arrivals are placed by the router's code, nodes step, pages
+ * travel.
+ *
+ * A request is a job with one leg on D and, when its placement has a split, one on P. Whatever happens is an
+ * event; a node that is idle is kicked when something came for it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/philox.h"
+#include "router/fleet/node_table.h"
+#include "tests/bench/simulate/sim_events.h"
+#include "tests/bench/simulate/sim_node.h"
+#include "tests/bench/stats.h"
+
+#define COMMAND_S      0.0005 /* a control message between two machines */
+#define MAX_HASHES     1024u  /* of a heartbeat, as in life */
+#define ERROR_SAMPLE   61u    /* every so many steps go into the median of the prediction's error */
+#define TELL_EVERY_NS  UINT64_C(1000000000)
+#define GIVE_UP_FACTOR 20.0 /* times the trace's own span: the cluster does not keep up, and will not */
+#define GIVE_UP_S      3600.0
+
+struct sim_job {
+    uint32_t index, split, output, emitted, sent;
+    uint32_t pending; /* events that name it */
+    bool granted, over;
+    struct sim_leg p, d;
+    struct sl_node *at_p, *at_d;
+    struct sl_charge charge_p, charge_d;
+    double arrived_s, first_s, last_s, gap_max_s, second_s, predicted_ms;
+    struct run *run;
+};
+
+struct run {
+    const struct sim_cluster *cluster;
+    const struct sim_trace *trace;
+    const struct sim_conf *conf;
+    struct sim_result *out;
+    uint32_t page_tokens;
+    struct sim_node *nodes;
+    uint32_t n_nodes;
+    struct sl_node_table *table;
+    struct sl_node_view *view;
+    struct sim_events events;
+    struct sl_samples errors;
+    double last_token_s;
+    size_t n_open;
+    struct sim_job **ended; /* not freed yet: an event or a step names them */
+    size_t n_ended, ended_cap;
+    uint64_t told_ns, *hashes;
+};
+
+/* ---- what the router hears ---- */
+
+static void fill_cost(const struct sl_cost_model *m, Sluice__CostModel *c, float *ms)
+{
+    sluice__cost_model__init(c);
+    c->n_tokens = c->n_step_ms = m->n_points;
+    c->tokens = (uint32_t *)m->rows;
+    c->step_ms = ms;
+    for (uint32_t i = 0; i < m->n_points; i++)
+        ms[i] = (float)m->ms[i];
+    c->has_attn_ms_per_mtoken = c->has_decode_attn_ms_per_mtoken = c->has_head_ms_per_row =
+        c->has_read_ms_per_mtoken = true;
+    c->attn_ms_per_mtoken = (float)m->prompt_attn_ms_per_mtoken;
+    c->decode_attn_ms_per_mtoken = (float)m->decode_attn_ms_per_mtoken;
+    c->head_ms_per_row = (float)m->head_ms_per_row;
+    c->read_ms_per_mtoken = (float)m->prompt_read_ms_per_mtoken;
+}
+
+static enum sl_err join(struct run *r, uint32_t i, struct sl_why *why)
+{
+    struct sim_node *n = &r->nodes[i];
+    const struct sim_group *g = n->group;
+    uint8_t digest[16] = {1};
+    float ms[SL_COST_POINTS];
+    Sluice__CostModel cost;
+    fill_cost(&n->belief, &cost, ms);
+    Sluice__ModelInfo model = SLUICE__MODEL_INFO__INIT;
+    model.name = (char *)g->model;
+    model.digest = (ProtobufCBinaryData){.len = sizeof digest, .data = digest};
+    model.n_vocab = model.n_layers = model.n_kv_heads = model.head_dim = 1;
+    model.page_tokens = r->page_tokens;
+    model.page_bytes = (uint64_t)g->kv_bytes_per_token * r->page_tokens;
+    Sluice__Role permits[2];
+    Sluice__NodeInfo info = SLUICE__NODE_INFO__INIT;
+    info.name = n->name;
+    info.boot_id = i + 1;
+    info.prefers = g->prefers_prefill ? SLUICE__ROLE__ROLE_PREFILL : SLUICE__ROLE__ROLE_DECODE;
+    if (g->may_prefill)
+        permits[info.n_permits++] = SLUICE__ROLE__ROLE_PREFILL;
+    if (g->may_decode)
+        permits[info.n_permits++] = SLUICE__ROLE__ROLE_DECODE;
+    info.permits = permits;
+    info.command_url = info.transfer_address = (char *)"simulated";
+    info.model = &model;
+    info.kv_pages = n->total_pages;
+    info.threads = 1;
+    info.has_max_batch_tokens = info.has_chunk_tokens = true;
+    info.max_batch_tokens = g->max_batch_tokens;
+    info.chunk_tokens = g->chunk_tokens;
+    info.cost = &cost;
+    struct sl_node *node;
+    enum sl_node_joined joined;
+    uint64_t old;
+    return sl_node_table_register(r->table, &info, 0, &node, &joined, &old, why);
+}
+
+static void heartbeat(struct run *r, struct sim_node *n, double now_s)
+{
+    uint32_t i = (uint32_t)(n - r->nodes);
+    uint64_t context;
+    float ms[SL_COST_POINTS];
+    Sluice__CostModel cost;
+    fill_cost(&n->belief, &cost, ms);
+    Sluice__NodeLoad load = SLUICE__NODE_LOAD__INIT;
+    load.free_pages = sim_node_available_pages(n);
+    load.total_pages = n->total_pages;
+    load.running = n->n_running;
+    load.waiting = n->n_waiting;
+    sim_node_load(n, &load.queued_prompt_tokens, &load.decode_rows, &context);
+    load.has_decode_context_tokens = true;
+    load.decode_context_tokens = context;
+    /* one measured link: the pairs that did not meet yet count as fast as those that did */
+    struct sim_node *peer = &r->nodes[(i + 1) % r->n_nodes];
+    Sluice__LinkReport link = SLUICE__LINK_REPORT__INIT, *links[] = {&link};
+    link.peer = peer->name;
+    link.peer_boot_id = (uint64_t)(peer - r->nodes) + 1;
+    link.transport = (char *)"simulated";
+    link.state = (char *)"up";
+    link.has_bytes_per_s = link.has_latency_us = true;
+    link.bytes_per_s = r->cluster->link_bytes_per_s;
+    link.latency_us = r->cluster->link_latency_us;
+    Sluice__Heartbeat hb = SLUICE__HEARTBEAT__INIT;
+    hb.node = n->name;
+    hb.boot_id = i + 1;
+    hb.load = &load;
+    hb.cost = &cost;
+    hb.links = links;
+    hb.n_links = n->group->may_prefill && r->n_nodes > 1 && i < SL_PLACE_MAX_LINKS;
+    hb.prefix_hashes = r->hashes;
+    hb.n_prefix_hashes = sim_node_blocks(n, r->hashes, MAX_HASHES);
+    SL_ASSERT(sl_node_table_heartbeat(r->table, &hb, (uint64_t)(now_s * 1e3)) != NULL);
+    if (r->n_open > 0 || r->events.n > r->n_nodes)
+        sim_events_add(&r->events, now_s + r->cluster->heartbeat_ms / 1e3, SIM_HEARTBEAT, n, 0);
+}
+
+/* ---- nodes ---- */
+
+static double noise(const struct run *r, const struct sim_node *n)
+{
+    if (r->conf->noise <= 0)
+        return 1;
+    double u = sl_philox_uniform(r->conf->seed + (uint64_t)(n - r->nodes), 4, n->steps);
+    double v = sl_philox_uniform(r->conf->seed + (uint64_t)(n - r->nodes), 5, n->steps);
+    double z = sqrt(-2 * log1p(-u)) * cos(2 * 3.14159265358979 * v);
+    return exp(r->conf->noise * z);
+}
+
+static void kick(struct run *r, struct sim_node *n, double now_s)
+{
+    if (n->in_step)
+        return;
+    double ms = sim_node_begin(n, now_s) * noise(r, n);
+    if (ms > 0)
+        sim_events_add(&r->events, now_s + ms / 1e3, SIM_STEP_END, n, 0);
+}
+
+static void end_step(struct run *r, struct sim_node *n, double now_s)
+{
+    double real_ms = (now_s - n->step_began_s) * 1e3;
+    if (r->out->steps++ % ERROR_SAMPLE == 0)
+        sl_samples_add(&r->errors, fabs(n->predicted_ms - real_ms) / real_ms);
+    sim_node_end(n, now_s, real_ms);
+    kick(r, n, now_s);
+}
+
+/* ---- jobs ---- */
+
+static void add_ended(struct run *r, struct sim_job *j)
+{
+    if (r->n_ended == r->ended_cap) {
+        r->ended_cap = r->ended_cap ? 2 * r->ended_cap : 64;
+        r->ended = sl_xrealloc_array(r->ended, r->ended_cap, sizeof(struct sim_job *));
+    }
+    r->ended[r->n_ended++] = j;
+}
+
+static void free_ended(struct run *r, bool all)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->n_ended; i++) {
+        struct sim_job *j = r->ended[i];
+        if (all || (j->pending == 0 && !j->p.in_step && !j->d.in_step))
+            sl_free(j);
+        else
+            r->ended[kept++] = j;
+    }
+    r->n_ended = kept;
+}
+
+static void name_job(struct run *r, double at_s, enum sim_event_kind kind, struct sim_job *j, uint32_t amount)
+{
+    j->pending++;
+    sim_events_add(&r->events, at_s, kind, j, amount);
+}
+
+/* Sends what P has and D lacks, whole pages, or all at the end. */
+static void push(struct sim_job *j, double now_s)
+{
+    struct run *r = j->run;
+    uint32_t to = j->p.computed, from = j->sent > j->d.computed ? j->sent : j->d.computed;
+    if (!j->granted || j->over || j->p.closing)
+        return;
+    if (to < j->split)
+        to -= to % r->page_tokens;
+    if (to <= from && to < j->split)
+        return;
+    if (j->sent >= j->split)
+        return;
+    struct sim_node *p = j->p.node, *d = j->d.node;
+    double bytes = (to > from ? to - from : 0) * (double)p->group->kv_bytes_per_token;
+    double start = fmax(now_s, fmax(p->egress_free_s, d->ingress_free_s));
+    double end = start + bytes / r->cluster->link_bytes_per_s;
+    p->egress_free_s = d->ingress_free_s = end;
+    j->sent = to;
+    r->out->moved_tokens += to > from ? to - from : 0;
+    name_job(r, end + r->cluster->link_latency_us / 1e6, SIM_PAGES, j, to);
+}
+
+static void record(struct sim_job *j)
+{
+    struct run *r = j->run;
+    struct sim_outcome *o = &r->out->outcomes[j->index];
+    const struct sim_request *q = &r->trace->requests[j->index];
+    const struct sim_group *g = j->d.node->group;
+    double left = q->n_prompt, alone = 0;
+    while (left > 0) {
+        double c = fmin(left, g->max_batch_tokens), before = q->n_prompt - left;
+        alone += sl_cost_predict_ms(&g->cost, &(struct sl_step_load){.prompt_rows = (uint32_t)c,
+                                                                     .prompt_attn = c * (before + c / 2),
+                                                                     .prompt_history = before});
+        left -= c;
+    }
+    *o = (struct sim_outcome){
+        .done = true,
+        .ttft = (float)((j->first_s - j->arrived_s) * 1e3),
+        .second = (float)((j->second_s - j->arrived_s) * 1e3),
+        .tpot = (float)(j->output > 1 ? (j->last_s - j->first_s) * 1e3 / (j->output - 1) : 0),
+        .gap_max = (float)(j->gap_max_s * 1e3),
+        .alone_ttft = (float)alone,
+        .alone_gap = (float)sl_cost_predict_ms(
+            &g->cost,
+            &(struct sl_step_load){.decode_rows = 1, .decode_context = (double)q->n_prompt + q->n_output}),
+        .predicted_ttft = (float)j->predicted_ms};
+}
+
+static void end_job(struct sim_job *j, double now_s)
+{
+    struct run *r = j->run;
+    record(j);
+    sim_node_close(&j->d);
+    sl_node_charge_drop(j->at_d, &j->charge_d, false);
+    if (j->split) {
+        sim_node_close(&j->p);
+        sl_node_charge_drop(j->at_p, &j->charge_p, false);
+    }
+    j->over = true;
+    add_ended(r, j);
+    r->n_open--;
+    r->last_token_s = now_s;
+}
+
+static void on_token(struct sim_leg *l, double now_s)
+{
+    struct sim_job *j = l->job;
+    j->run->out->tokens++;
+    if (j->emitted++ == 0) {
+        j->first_s = now_s;
+        if (j->split)
+            sl_node_charge_drop(j->at_p, &j->charge_p, true);
+        sl_node_charge_drop(j->at_d, &j->charge_d, true);
+    } else {
+        j->gap_max_s = fmax(j->gap_max_s, now_s - j->last_s);
+        if (j->emitted == 2)
+            j->second_s = now_s;
+    }
+    j->last_s = now_s;
+    if (j->emitted == j->output)
+        end_job(j, now_s);
+}
+
+static void on_admitted(struct sim_leg *l, double now_s)
+{
+    struct sim_job *j = l->job;
+    if (!l->is_p && j->split && l->state == SIM_REMOTE)
+        name_job(j->run, now_s + COMMAND_S, SIM_GRANT, j, 0);
+    if (!l->is_p && l->state != SIM_REMOTE && j->split && !j->granted) /* D has it all: P is not needed */
+        sim_node_close(&j->p);
+}
+
+static void on_computed(struct sim_leg *l, double now_s)
+{
+    if (l->is_p)
+        push(l->job, now_s);
+}
+
+static const struct sim_hooks hooks = {on_admitted, on_computed, on_token};
+
+static void granted(struct sim_job *j, double now_s)
+{
+    if (j->over || j->p.closing)
+        return;
+    j->granted = true;
+    sim_node_grant(&j->p);
+    push(j, now_s);
+    kick(j->run, j->p.node, now_s);
+}
+
+static void arrived(struct sim_job *j, uint32_t tokens, double now_s)
+{
+    if (j->over)
+        return;
+    sim_node_arrived(&j->d, tokens, j->p.samples);
+    if (tokens == j->split)
+        sim_node_close(&j->p);
+    kick(j->run, j->d.node, now_s);
+}
+
+/* ---- arrivals ---- */
+
+static uint64_t work(uint32_t from, uint32_t to, uint32_t hit)
+{
+    uint32_t start = hit > from ? hit : from;
+    return start < to ? to - start : 0;
+}
+
+static void charge(struct sl_node *n, struct sl_charge *c, struct sl_node_ledger amount)
+{
+    sl_node_charge(n, c, &amount);
+    sl_node_charge_accepted(n, c);
+}
+
+static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_candidate *best, double now_s)
+{
+    const struct sim_request *q = &r->trace->requests[j->index];
+    const struct sl_place_node *views = r->view->nodes;
+    const uint64_t *blocks = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL;
+    uint32_t n_blocks = blocks ? q->n_blocks : 0, n = q->n_prompt, d = (uint32_t)best->d;
+    uint32_t most = r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output;
+    j->split = best->split;
+    j->at_d = sl_node_table_at(r->table, d);
+    charge(j->at_d, &j->charge_d,
+           (struct sl_node_ledger){.rows = 1,
+                                   .pages = n / r->page_tokens + 1,
+                                   .prompt_tokens = work(j->split, n, views[d].hit_tokens),
+                                   .context_tokens = n});
+    struct sim_leg base = {
+        .job = j, .n_tokens = n, .n_prompt = n, .compute_to = n, .blocks = blocks, .n_blocks = n_blocks};
+    j->d = base;
+    j->d.granted = j->d.samples = true;
+    j->d.limit = n + most;
+    j->d.remote_to = j->split;
+    bool ok = sim_node_open(&r->nodes[d], &j->d, now_s);
+    if (ok && j->split) {
+        uint32_t p = (uint32_t)best->p;
+        j->at_p = sl_node_table_at(r->table, p);
+        charge(j->at_p, &j->charge_p,
+               (struct sl_node_ledger){.pages = (j->split + r->page_tokens - 1) / r->page_tokens,
+                                       .prompt_tokens = work(0, j->split, views[p].hit_tokens)});
+        j->p = base;
+        j->p.is_p = true;
+        j->p.samples = j->split == n;
+        j->p.compute_to = j->p.limit = j->split;
+        ok = sim_node_open(&r->nodes[p], &j->p, now_s);
+    }
+    SL_ASSERT(ok); /* placement looked at the pools */
+    kick(r, &r->nodes[d], now_s);
+    if (j->split)
+        kick(r, j->p.node, now_s);
+}
+
+static void arrive(struct run *r, size_t i, double now_s)
+{
+    const struct sim_request *q = &r->trace->requests[i];
+    if (i + 1 < r->trace->n)
+        sim_events_add(&r->events, r->trace->requests[i + 1].at_s, SIM_ARRIVAL, (void *)(uintptr_t)(i + 1),
+                       0);
+    uint32_t most = r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output;
+    struct sl_place_req req = {.n_tokens = q->n_prompt,
+                               .n_prompt = q->n_prompt,
+                               .max_new = most,
+                               .mode = r->conf->mode,
+                               .split = -1,
+                               .chunk = -2};
+    struct sl_place_choice choice;
+    struct sl_why why = {{0}};
+    sl_node_table_view(r->table, (uint64_t)(now_s * 1e3),
+                       r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,
+                       r->trace->blocks ? q->n_blocks : 0, r->view);
+    r->out->prompt_tokens += q->n_prompt;
+    if (sl_place(&r->view->state, &req, &choice, &why) != SL_OK) {
+        r->out->n_refused++;
+        return;
+    }
+    struct sim_job *j = sl_xcalloc(1, sizeof *j);
+    j->run = r;
+    j->index = (uint32_t)i;
+    j->output = q->n_output;
+    j->arrived_s = now_s;
+    j->predicted_ms = choice.best.predicted.ttft_ms;
+    r->out->by_mode[choice.mode]++;
+    r->n_open++;
+    open_legs(r, j, &choice.best, now_s);
+}
+
+/* ---- the loop ---- */
+
+static void tell(struct run *r, double now_s, size_t arrived_n)
+{
+    uint64_t now_ns = sl_now_ns();
+    if (!r->conf->progress || now_ns - r->told_ns < TELL_EVERY_NS)
+        return;
+    r->told_ns = now_ns;
+    fprintf(stderr, "\r%s: %.0f s of %.0f s simulated, %zu of %zu requests arrived, %zu open ",
+            sl_place_mode_name(r->conf->mode), now_s, r->trace->requests[r->trace->n - 1].at_s, arrived_n,
+            r->trace->n, r->n_open);
+}
+
+static void handle(struct run *r, const struct sim_event *e, size_t *arrived_n)
+{
+    struct sim_job *j = e->what;
+    switch (e->kind) {
+    case SIM_ARRIVAL:
+        *arrived_n = (size_t)(uintptr_t)e->what + 1;
+        arrive(r, *arrived_n - 1, e->at_s);
+        return;
+    case SIM_STEP_END:
+        end_step(r, e->what, e->at_s);
+        return;
+    case SIM_HEARTBEAT:
+        heartbeat(r, e->what, e->at_s);
+        return;
+    case SIM_GRANT:
+        granted(j, e->at_s);
+        break;
+    case SIM_PAGES:
+        arrived(j, e->amount, e->at_s);
+        break;
+    }
+    j->pending--;
+}
+
+static void loop(struct run *r)
+{
+    struct sim_event e;
+    size_t arrived_n = 0;
+    double first = r->trace->requests[0].at_s, span = r->trace->requests[r->trace->n - 1].at_s - first;
+    double give_up = first + GIVE_UP_S + GIVE_UP_FACTOR * span;
+    sim_events_add(&r->events, first, SIM_ARRIVAL, 0, 0);
+    for (uint32_t i = 0; i < r->n_nodes; i++)
+        sim_events_add(&r->events, first + r->cluster->heartbeat_ms / 1e3 * i / r->n_nodes, SIM_HEARTBEAT,
+                       &r->nodes[i], 0);
+    while (sim_events_next(&r->events, &e) && e.at_s < give_up) {
+        handle(r, &e, &arrived_n);
+        free_ended(r, false);
+        tell(r, e.at_s, arrived_n);
+        if (arrived_n == r->trace->n && r->n_open == 0)
+            break;
+    }
+    if (r->conf->progress)
+        fprintf(stderr, "\r%79s\r", "");
+    r->out->n_unfinished = r->n_open;
+    r->out->span_s = r->last_token_s - first;
+}
+
+static enum sl_err open_nodes(struct run *r, struct sl_why *why)
+{
+    for (uint32_t g = 0; g < r->cluster->n_groups; g++)
+        r->n_nodes += r->cluster->groups[g].count;
+    r->nodes = sl_xcalloc(r->n_nodes, sizeof *r->nodes);
+    uint32_t i = 0;
+    for (uint32_t g = 0; g < r->cluster->n_groups; g++)
+        for (uint32_t k = 0; k < r->cluster->groups[g].count; k++, i++) {
+            char name[48];
+            snprintf(name, sizeof name, "%.31s-%u", r->cluster->groups[g].name, k);
+            sim_node_init(&r->nodes[i], &r->cluster->groups[g], name, r->page_tokens, &hooks,
+                          r->conf->cost_error, r->conf->seed * SL_PLACE_MAX_NODES + i);
+        }
+    for (i = 0; i < r->n_nodes; i++) {
+        enum sl_err e = join(r, i, why);
+        if (e)
+            return e;
+    }
+    return SL_OK;
+}
+
+static void sum_up(struct run *r)
+{
+    double busy = 0;
+    for (uint32_t i = 0; i < r->n_nodes; i++) {
+        busy += r->nodes[i].busy_s;
+        r->out->preemptions += r->nodes[i].preemptions;
+        r->out->hit_tokens += r->nodes[i].hit_tokens;
+    }
+    r->out->busy_share = r->out->span_s > 0 ? busy / (r->out->span_s * r->n_nodes) : 0;
+    r->out->step_error = sl_samples_percentile(&r->errors, 50);
+}
+
+/* Jobs that did not end hang on their decode nodes. */
+static void free_rest(struct run *r)
+{
+    free_ended(r, true);
+    sl_free(r->ended);
+    for (uint32_t i = 0; i < r->n_nodes; i++) {
+        struct sl_list *const lists[] = {&r->nodes[i].waiting, &r->nodes[i].running};
+        for (size_t k = 0; k < SL_COUNTOF(lists); k++)
+            SL_LIST_FOREACH_SAFE(pos, next, lists[k])
+            {
+                struct sim_leg *l = SL_CONTAINER_OF(pos, struct sim_leg, link);
+                if (!l->is_p)
+                    sl_free(l->job);
+            }
+        sim_node_fini(&r->nodes[i]);
+    }
+}
+
+enum sl_err sim_run(const struct sim_cluster *cluster, const struct sim_trace *trace,
+                    const struct sim_conf *conf, struct sim_result *out, struct sl_why *why)
+{
+    uint64_t began = sl_now_ns();
+    *out = (struct sim_result){.n = trace->n};
+    out->outcomes = sl_xcalloc(trace->n, sizeof *out->outcomes);
+    struct sl_node_conf nc = {.dead_ms = UINT32_MAX, .stall_ms = UINT32_MAX};
+    struct run r = {.cluster = cluster,
+                    .trace = trace,
+                    .conf = conf,
+                    .out = out,
+                    .page_tokens = trace->block_tokens ? trace->block_tokens : cluster->page_tokens,
+                    .table = sl_node_table_new(&nc),
+                    .view = sl_xcalloc(1, sizeof *r.view),
+                    .hashes = sl_xcalloc(MAX_HASHES, sizeof *r.hashes)};
+    enum sl_err e = open_nodes(&r, why);
+    if (e == SL_OK) {
+        loop(&r);
+        sum_up(&r);
+    }
+    free_rest(&r);
+    sim_events_fini(&r.events);
+    sl_samples_fini(&r.errors);
+    sl_node_table_free(r.table);
+    sl_free(r.view);
+    sl_free(r.hashes);
+    sl_free(r.nodes);
+    if (e)
+        sim_result_fini(out);
+    out->wall_s = (double)(sl_now_ns() - began) / 1e9;
+    return e;
+}
+
+void sim_result_fini(struct sim_result *r)
+{
+    sl_free(r->outcomes);
+    *r = (struct sim_result){0};
+}

@@ -1,0 +1,285 @@
+/* tests/bench/simulate/sim_trace.c - traces as published, read whole; or drawn.
+ *
+ * A trace that is too short is repeated end to end with block numbers of its own, so that a repetition shares
+ * nothing with the one before it. */
+#include "tests/bench/simulate/sim.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/mem.h"
+#include "common/base/philox.h"
+
+#define LINE_MAX_BYTES   (1u << 20) /* a prompt of 128 thousand tokens names 250 blocks */
+#define MOONCAKE_BLOCK   512u       /* tokens of a block in Mooncake's traces */
+#define DRAWN_PROMPT_LOG 5.0        /* prompts of e^5 (148) to e^8 (2981) tokens */
+#define DRAWN_PROMPT_OCT 3.0
+#define DRAWN_OUTPUT_LOG 3.0 /* outputs of e^3 (20) to e^6 (403) tokens */
+#define DRAWN_OUTPUT_OCT 3.0
+
+enum format { FORMAT_NORM, FORMAT_AZURE, FORMAT_LENGTHS, FORMAT_MOONCAKE };
+
+struct reader {
+    const struct sim_trace_conf *c;
+    struct sim_trace *t;
+    size_t cap, cap_blocks;
+    enum format format;
+    double first_s; /* Azure: the first time stamp */
+    uint64_t line;
+};
+
+static double draw(uint64_t seed, uint32_t stream, uint64_t i)
+{
+    return sl_philox_uniform(seed, stream, i);
+}
+
+static void add(struct reader *r, double at_s, uint64_t n_prompt, uint64_t n_output)
+{
+    struct sim_trace *t = r->t;
+    if (t->n == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 4096;
+        t->requests = sl_xrealloc_array(t->requests, r->cap, sizeof *t->requests);
+    }
+    t->requests[t->n++] =
+        (struct sim_request){.at_s = at_s, .n_prompt = (uint32_t)n_prompt, .n_output = (uint32_t)n_output};
+}
+
+static void add_block(struct reader *r, uint64_t id)
+{
+    struct sim_trace *t = r->t;
+    if (t->n_blocks == r->cap_blocks) {
+        r->cap_blocks = r->cap_blocks ? 2 * r->cap_blocks : 65536;
+        t->blocks = sl_xrealloc_array(t->blocks, r->cap_blocks, sizeof *t->blocks);
+    }
+    struct sim_request *q = &t->requests[t->n - 1];
+    if (q->n_blocks++ == 0)
+        q->first_block = (uint32_t)t->n_blocks;
+    t->blocks[t->n_blocks++] = id;
+    t->block_tokens = MOONCAKE_BLOCK;
+}
+
+/* "0-13 27 30-31" */
+static bool read_blocks(struct reader *r, char *text)
+{
+    for (char *word = strtok_r(text, " ", &text); word; word = strtok_r(NULL, " ", &text)) {
+        char *end;
+        uint64_t a = strtoull(word, &end, 10), b = *end == '-' ? strtoull(end + 1, &end, 10) : a;
+        if (*end || b < a || b - a > LINE_MAX_BYTES)
+            return false;
+        for (; a <= b; a++)
+            add_block(r, a);
+    }
+    return true;
+}
+
+static bool read_norm(struct reader *r, char *line)
+{
+    uint64_t us, p, o;
+    int at = 0;
+    if (sscanf(line, "%" SCNu64 ",%" SCNu64 ",%" SCNu64 "%n", &us, &p, &o, &at) != 3)
+        return false;
+    add(r, (double)us / 1e6, p, o);
+    return line[at] != ',' || !r->t->block_tokens || read_blocks(r, line + at + 1);
+}
+
+static bool read_azure(struct reader *r, char *line)
+{
+    struct tm tm = {0};
+    double second;
+    uint64_t p, o;
+    if (sscanf(line, "%d-%d-%d %d:%d:%lf,%" SCNu64 ",%" SCNu64, &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
+               &tm.tm_hour, &tm.tm_min, &second, &p, &o) != 8)
+        return false;
+    tm.tm_year -= 1900;
+    tm.tm_mon -= 1;
+    double at = (double)timegm(&tm) + second;
+    if (r->t->n == 0)
+        r->first_s = at;
+    add(r, at - r->first_s, p, o);
+    return true;
+}
+
+static bool read_lengths(struct reader *r, char *line)
+{
+    double p, o;
+    if (sscanf(line, "%lf,%lf", &p, &o) != 2)
+        return false;
+    add(r, 0, (uint64_t)p, (uint64_t)o);
+    return true;
+}
+
+/* One flat object a line; its four members in any order. */
+static bool read_mooncake(struct reader *r, char *line)
+{
+    const char *ts = strstr(line, "\"timestamp\":"), *in = strstr(line, "\"input_length\":"),
+               *out = strstr(line, "\"output_length\":"), *ids = strstr(line, "\"hash_ids\":");
+    if (!ts || !in || !out || !ids || !(ids = strchr(ids, '[')))
+        return false;
+    add(r, strtod(strchr(ts, ':') + 1, NULL) / 1e3, strtoull(strchr(in, ':') + 1, NULL, 10),
+        strtoull(strchr(out, ':') + 1, NULL, 10));
+    for (const char *p = ids + 1; *p && *p != ']';) {
+        char *end;
+        uint64_t id = strtoull(p, &end, 10);
+        if (end == p)
+            return false;
+        add_block(r, id);
+        p = end + strspn(end, ", ");
+    }
+    return true;
+}
+
+static bool (*const readers[])(struct reader *r, char *line) = {
+    [FORMAT_NORM] = read_norm,
+    [FORMAT_AZURE] = read_azure,
+    [FORMAT_LENGTHS] = read_lengths,
+    [FORMAT_MOONCAKE] = read_mooncake,
+};
+
+/* The first line says the format; true when it is data already. */
+static bool find_format(struct reader *r, const char *line, bool *is_data)
+{
+    static const struct {
+        const char *begin;
+        enum format format;
+    } known[] = {{"arrival_us,prompt_tokens,output_tokens", FORMAT_NORM},
+                 {"TIMESTAMP,ContextTokens,GeneratedTokens", FORMAT_AZURE},
+                 {"num_prefill_tokens,num_decode_tokens", FORMAT_LENGTHS},
+                 {"{", FORMAT_MOONCAKE}};
+    for (size_t i = 0; i < SL_COUNTOF(known); i++)
+        if (strncmp(line, known[i].begin, strlen(known[i].begin)) == 0) {
+            r->format = known[i].format;
+            *is_data = r->format == FORMAT_MOONCAKE;
+            r->t->block_tokens = strstr(line, ",blocks512") ? MOONCAKE_BLOCK : 0;
+            return true;
+        }
+    return false;
+}
+
+static enum sl_err read_lines(struct reader *r, FILE *f, char *line, struct sl_why *why)
+{
+    bool is_data = false;
+    while (fgets(line, LINE_MAX_BYTES, f)) {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (r->line++ == 0) {
+            if (!find_format(r, line, &is_data))
+                return sl_why_set(why, SL_EPARSE,
+                                  "%s: the first line is \"%.60s\"; expected a header arrival_us,.. or "
+                                  "TIMESTAMP,.. or num_prefill_tokens,.. or JSON lines",
+                                  r->c->path, line);
+            if (!is_data)
+                continue;
+        }
+        if (line[0] && !readers[r->format](r, line))
+            return sl_why_set(why, SL_EPARSE, "%s:%" PRIu64 ": \"%.60s\" is not a request of this format",
+                              r->c->path, r->line, line);
+    }
+    if (r->t->n == 0)
+        return sl_why_set(why, SL_EPARSE, "%s holds no request", r->c->path);
+    if (r->format == FORMAT_LENGTHS && r->c->rate <= 0)
+        return sl_why_set(why, SL_EINVAL, "%s has lengths and no times; give a rate", r->c->path);
+    return SL_OK;
+}
+
+static enum sl_err read_file(struct reader *r, struct sl_why *why)
+{
+    FILE *f = fopen(r->c->path, "r");
+    if (!f)
+        return sl_why_set(why, SL_EIO, "cannot read %s: %s", r->c->path, strerror(errno));
+    char *line = sl_xalloc(LINE_MAX_BYTES);
+    enum sl_err e = read_lines(r, f, line, why);
+    sl_free(line);
+    fclose(f);
+    return e;
+}
+
+static void draw_all(struct reader *r)
+{
+    for (size_t i = 0; i < r->c->n; i++)
+        add(r, 0, (uint64_t)exp(DRAWN_PROMPT_LOG + DRAWN_PROMPT_OCT * draw(r->c->seed, 0, i)),
+            (uint64_t)exp(DRAWN_OUTPUT_LOG + DRAWN_OUTPUT_OCT * draw(r->c->seed, 1, i)));
+}
+
+/* To n requests: cut, or repeated. */
+static void fit_count(struct reader *r)
+{
+    struct sim_trace *t = r->t;
+    size_t have = t->n, want = r->c->n ? r->c->n : have;
+    if (want <= have) {
+        t->n = want;
+        return;
+    }
+    double span = t->requests[have - 1].at_s, gap = have > 1 ? span / (double)(have - 1) : 1;
+    uint64_t most = 0;
+    for (size_t i = 0; i < t->n_blocks; i++)
+        most = t->blocks[i] > most ? t->blocks[i] : most;
+    for (size_t i = have; i < want; i++) {
+        struct sim_request q = t->requests[i % have];
+        uint64_t turn = i / have;
+        add(r, q.at_s + (double)turn * (span + gap), q.n_prompt, q.n_output);
+        for (uint32_t b = 0; b < q.n_blocks; b++)
+            add_block(r, t->blocks[q.first_block + b] + turn * (most + 1));
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const struct sim_request *)a)->at_s, y = ((const struct sim_request *)b)->at_s;
+    return (x > y) - (x < y);
+}
+
+static void fit_requests(struct reader *r)
+{
+    struct sim_trace *t = r->t;
+    double at = 0, speed = r->c->speed > 0 ? r->c->speed : 1;
+    for (size_t i = 0; i < t->n; i++) {
+        struct sim_request *q = &t->requests[i];
+        if (r->c->rate > 0) {
+            at += -log1p(-draw(r->c->seed, 2, i)) / r->c->rate;
+            q->at_s = at;
+        } else {
+            q->at_s /= speed;
+        }
+        q->n_output = q->n_output ? q->n_output : 1;
+        q->n_prompt = q->n_prompt ? q->n_prompt : 1;
+        if (r->c->max_total) {
+            uint32_t room = q->n_output < r->c->max_total ? r->c->max_total - q->n_output : 1;
+            q->n_prompt = q->n_prompt < room ? q->n_prompt : room;
+            q->n_output = q->n_output < r->c->max_total ? q->n_output : r->c->max_total - 1;
+        }
+        uint32_t full = t->block_tokens ? q->n_prompt / t->block_tokens : 0;
+        q->n_blocks = q->n_blocks < full ? q->n_blocks : full; /* a partial block is not shared */
+    }
+    qsort(t->requests, t->n, sizeof *t->requests, by_time);
+}
+
+enum sl_err sim_trace_open(const struct sim_trace_conf *c, struct sim_trace *out, struct sl_why *why)
+{
+    *out = (struct sim_trace){0};
+    struct reader r = {.c = c, .t = out};
+    if (!c->path && (c->rate <= 0 || c->n == 0))
+        return sl_why_set(why, SL_EINVAL, "a drawn load needs a rate and a number of requests");
+    if (c->path) {
+        enum sl_err e = read_file(&r, why);
+        if (e) {
+            sim_trace_close(out);
+            return e;
+        }
+        fit_count(&r);
+    } else {
+        draw_all(&r);
+    }
+    fit_requests(&r);
+    return SL_OK;
+}
+
+void sim_trace_close(struct sim_trace *t)
+{
+    sl_free(t->requests);
+    sl_free(t->blocks);
+    *t = (struct sim_trace){0};
+}
