@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/log.h"
 
@@ -68,6 +69,15 @@ enum sl_err sl_why_set(struct sl_why *why, enum sl_err e, const char *fmt, ...)
         why->text[0] = '\0';
     va_end(ap);
     return e;
+}
+
+const char *sl_shown(char buf[SL_SHOWN_BYTES], const char *name, size_t n)
+{
+    size_t kept = n < SL_SHOWN_BYTES - 4 ? n : SL_SHOWN_BYTES - 4;
+    for (size_t i = 0; i < kept; i++)
+        buf[i] = name[i] >= 0x20 && name[i] < 0x7f ? name[i] : '?';
+    memcpy(buf + kept, n > kept ? "..." : "", n > kept ? 4 : 1);
+    return buf;
 }
 
 void sl_assert_fail(const char *expr, const char *file, int line)

@@ -76,6 +76,12 @@ struct sl_why {
  * `return sl_why_set(why, SL_EINVAL, "...")`. why may be NULL. */
 enum sl_err sl_why_set(struct sl_why *why, enum sl_err e, const char *fmt, ...) SL_PRINTF(3, 4);
 
+/* A name from outside, safe to print: cut to the buffer, bytes that are not printable ASCII as '?'. Returns
+ * buf.
+ */
+#define SL_SHOWN_BYTES 64
+const char *sl_shown(char buf[SL_SHOWN_BYTES], const char *name, size_t n);
+
 /* Bugs only; bytes from outside never reach it. On in all builds except inside kernels. */
 SL_NORETURN void sl_assert_fail(const char *expr, const char *file, int line);
 #define SL_ASSERT(x) ((x) ? (void)0 : sl_assert_fail(#x, __FILE__, __LINE__))

@@ -9,14 +9,9 @@
  * getters and the array cursors need no further bounds checks. */
 #include "common/base/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/base/mem.h"
 
@@ -34,9 +29,8 @@ struct sl_gguf {
     char *path;
     const uint8_t *base;
     size_t size;
-    void *map; /* NULL when the bytes are the caller's */
-    struct sl_file_id id;
-    struct kv *kvs; /* sorted by key */
+    struct sl_file_map map; /* not open when the bytes are the caller's */
+    struct kv *kvs;         /* sorted by key */
     size_t n_kv;
     struct sl_gguf_tensor *tensors; /* file order */
     struct sl_gguf_tensor **by_name;
@@ -49,16 +43,6 @@ struct cursor {
     const uint8_t *at, *end;
     struct sl_why *why;
 };
-
-/* A name out of the file, safe to print: cut, and without control characters. */
-static const char *shown(char buf[64], struct sl_gguf_str s)
-{
-    size_t n = s.n < 60 ? s.n : 60;
-    for (size_t i = 0; i < n; i++)
-        buf[i] = s.p[i] >= 0x20 && s.p[i] < 0x7f ? s.p[i] : '?';
-    memcpy(buf + n, s.n > n ? "..." : "", s.n > n ? 4 : 1);
-    return buf;
-}
 
 static size_t element_bytes(uint32_t type)
 {
@@ -232,11 +216,11 @@ static enum sl_err read_kvs(struct sl_gguf *g, struct cursor *c, uint64_t n)
     if (n)
         qsort(g->kvs, (size_t)n, sizeof *g->kvs, kv_cmp);
     for (size_t i = 1; i < n; i++) {
-        char buf[64];
+        char buf[SL_SHOWN_BYTES];
         if (kv_cmp(&g->kvs[i - 1], &g->kvs[i]) == 0)
             return sl_why_set(c->why, SL_EPARSE,
                               "%s: metadata key %s is there twice, expected once; " DAMAGED, g->path,
-                              shown(buf, g->kvs[i].key));
+                              sl_shown(buf, g->kvs[i].key.p, g->kvs[i].key.n));
     }
     return SL_OK;
 }
@@ -246,7 +230,7 @@ static enum sl_err read_tensor(struct sl_gguf *g, struct cursor *c, struct sl_gg
                                uint64_t *offset)
 {
     struct sl_gguf_str name = {0};
-    char buf[64];
+    char buf[SL_SHOWN_BYTES];
     enum sl_err e = take_str(c, "a tensor name", SL_GGUF_MAX_NAME_BYTES, &name);
     if (!e)
         e = take_u32(c, "a tensor's number of dims", &t->n_dims);
@@ -260,7 +244,7 @@ static enum sl_err read_tensor(struct sl_gguf *g, struct cursor *c, struct sl_gg
         return sl_why_set(c->why, SL_ENOMEM, "%s: no memory for tensor names", g->path);
     if (t->n_dims < 1 || t->n_dims > SL_GGUF_MAX_DIMS)
         return sl_why_set(c->why, SL_EPARSE, "%s: tensor %s has %u dims, expected 1 to %d; " DAMAGED, g->path,
-                          shown(buf, name), t->n_dims, SL_GGUF_MAX_DIMS);
+                          sl_shown(buf, name.p, name.n), t->n_dims, SL_GGUF_MAX_DIMS);
     uint64_t n_values = 1;
     for (uint32_t d = 0; d < SL_GGUF_MAX_DIMS; d++) {
         t->dims[d] = 1;
@@ -272,7 +256,7 @@ static enum sl_err read_tensor(struct sl_gguf *g, struct cursor *c, struct sl_gg
         if (t->dims[d] == 0 || __builtin_mul_overflow(n_values, t->dims[d], &n_values))
             return sl_why_set(c->why, SL_EPARSE,
                               "%s: dim %u of tensor %s is %llu: zero or far too big; " DAMAGED, g->path, d,
-                              shown(buf, name), (unsigned long long)t->dims[d]);
+                              sl_shown(buf, name.p, name.n), (unsigned long long)t->dims[d]);
     }
     e = take_u32(c, "a tensor type", &t->type);
     if (!e)
@@ -285,18 +269,18 @@ static enum sl_err read_tensor(struct sl_gguf *g, struct cursor *c, struct sl_gg
             c->why, SL_EUNSUPPORTED,
             "%s: tensor %s has type id %u, which is unknown; use a file with F32, F16, BF16, Q8_0, Q4_0 "
             "or Q4_1 tensors",
-            g->path, shown(buf, name), t->type);
+            g->path, sl_shown(buf, name.p, name.n), t->type);
     if (t->dims[0] % type->block_values)
         return sl_why_set(c->why, SL_EPARSE,
                           "%s: tensor %s has rows of %llu values, expected a multiple of %u for %s; " DAMAGED,
-                          g->path, shown(buf, name), (unsigned long long)t->dims[0], type->block_values,
-                          type->name);
+                          g->path, sl_shown(buf, name.p, name.n), (unsigned long long)t->dims[0],
+                          type->block_values, type->name);
     uint64_t bytes = 0;
     if (__builtin_mul_overflow(n_values / type->block_values, (uint64_t)type->block_bytes, &bytes) ||
         bytes > g->size)
         return sl_why_set(c->why, SL_EPARSE,
                           "%s: tensor %s is bigger than the whole file (%zu bytes); " DAMAGED, g->path,
-                          shown(buf, name), g->size);
+                          sl_shown(buf, name.p, name.n), g->size);
     t->bytes = (size_t)bytes;
     return SL_OK;
 }
@@ -422,64 +406,29 @@ enum sl_err sl_gguf_open_memory(const void *bytes, size_t n, const char *name, s
     return SL_OK;
 }
 
-static int64_t ns_of(const struct timespec *t)
-{
-    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
-}
-
-static struct sl_file_id id_of(const struct stat *st)
-{
-    return (struct sl_file_id){(uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_size,
-                               ns_of(&st->st_mtim), ns_of(&st->st_ctim)};
-}
-
 bool sl_gguf_file_id(const struct sl_gguf *g, struct sl_file_id *out)
 {
-    if (g->map)
-        *out = g->id;
-    return g->map != NULL;
+    if (g->map.base)
+        *out = g->map.id;
+    return g->map.base != NULL;
 }
 
 void sl_gguf_release(const struct sl_gguf *g, const void *p, size_t n)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)p % page;
-    if (g->map && n > 0) /* a page shared with a neighbour is only read once more */
-        (void)madvise((void *)((uintptr_t)p - before), n + before, MADV_DONTNEED);
+    sl_file_map_release(&g->map, p, n);
 }
 
 enum sl_err sl_gguf_open(const char *path, struct sl_gguf **out, struct sl_why *why)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return sl_why_set(why, SL_EIO,
-                          "%s: cannot open the model file (%s); check the path and its permissions", path,
-                          strerror(errno));
-    struct stat st;
-    enum sl_err e = SL_OK;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        e = sl_why_set(why, SL_EIO, "%s: not a regular file; give the path of a .gguf file", path);
-        goto close_fd;
-    }
-    if (st.st_size < 24) { /* magic, version, two counts; an empty file cannot be mapped either */
-        e = sl_why_set(why, SL_EPARSE, "%s: %lld bytes, expected a GGUF header of at least 24; " DAMAGED,
-                       path, (long long)st.st_size);
-        goto close_fd;
-    }
-    size_t size = (size_t)st.st_size;
-    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) {
-        e = sl_why_set(why, SL_EIO, "%s: cannot map %zu bytes (%s)", path, size, strerror(errno));
-        goto close_fd;
-    }
-    e = sl_gguf_open_memory(map, size, path, out, why);
+    struct sl_file_map map;
+    enum sl_err e = sl_file_map_open(path, &map, why);
     if (e)
-        munmap(map, size);
-    else {
+        return e;
+    e = sl_gguf_open_memory(map.base, map.size, path, out, why);
+    if (e)
+        sl_file_map_close(&map);
+    else
         (*out)->map = map;
-        (*out)->id = id_of(&st);
-    }
-close_fd:
-    close(fd);
     return e;
 }
 
@@ -492,8 +441,7 @@ void sl_gguf_close(struct sl_gguf *g)
     sl_free(g->tensors);
     sl_free(g->kvs);
     sl_free(g->path);
-    if (g->map)
-        munmap(g->map, g->size);
+    sl_file_map_close(&g->map);
     sl_free(g);
 }
 

@@ -11,7 +11,7 @@
 #define SLUICE_COMMON_BASE_GGUF_H
 
 #include <stdint.h>
-#include "common/base/err.h"
+#include "common/base/file_map.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -92,12 +92,6 @@ SL_MUST_CHECK enum sl_err sl_gguf_open(const char *path, struct sl_gguf **out, s
 SL_MUST_CHECK enum sl_err sl_gguf_open_memory(const void *bytes, size_t n, const char *name,
                                               struct sl_gguf **out, struct sl_why *why);
 void sl_gguf_close(struct sl_gguf *g); /* takes NULL */
-
-/* Tells one state of a file from every other: a change of its bytes changes a time. */
-struct sl_file_id {
-    uint64_t device, inode, bytes;
-    int64_t modified_ns, changed_ns;
-};
 
 const char *sl_gguf_path(const struct sl_gguf *g);
 /* As of open; false for bytes of the caller's. */

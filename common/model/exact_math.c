@@ -1,6 +1,9 @@
 /* common/model/exact_math.c - log(x) = e log(2) + 2 atanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2)),
- * by its series: scalar and rarely called (once per sampled row), so that it may be slow. */
+ * by its series; exp(x) = 2^n exp(r) with |r| <= log(2) / 2, by its series. Scalar and rarely called (once
+ * per sampled row, when a model is opened), so that they may be slow. */
 #include "common/model/exact_math.h"
+
+#include <math.h>
 
 double sl_exact_log(double x)
 {
@@ -20,4 +23,14 @@ double sl_exact_log(double x)
         sum = sum * t2 + 1.0 / n;
     /* log(2) in two parts, the first with 21 zero bits at its end, so that e * high is exact. */
     return (double)e * 6.93147180369123816490e-01 + (2 * t * sum + (double)e * 1.90821492927058770002e-10);
+}
+
+double sl_exact_exp_double(double x)
+{
+    double n = rint(x * 1.44269504088896340736);
+    /* log(2) in the two parts of above: |n| * high is exact. */
+    double r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10, sum = 1;
+    for (int i = 18; i >= 1; i--)
+        sum = 1 + r / i * sum;
+    return ldexp(sum, (int)n);
 }

@@ -37,4 +37,7 @@ static inline float sl_exact_exp(float x)
 /* Natural logarithm of a positive, finite, normal x; error below 1e-15 relative to max(1, |result|). */
 double sl_exact_log(double x);
 
+/* e^x for |x| <= 700, relative error below 1e-14. */
+double sl_exact_exp_double(double x);
+
 #endif

@@ -135,7 +135,7 @@ static enum sl_err read_heads(const struct sl_conf_reader *r)
         return sl_why_set(r->why, SL_EPARSE,
                           "%s rotates %u of %u elements of a head; expected an even number, at most the head",
                           sl_model_file_path(r->f), a->rope_dim, a->head_dim);
-    a->rope_layout = sl_model_file_rope_halves(r->f) ? SL_ROPE_HALVES : r->arch->rope_layout;
+    a->rope_layout = r->arch->rope_layout;
     a->rope_theta = 10000;
     return sl_conf_positive(r, "rope.freq_base", &a->rope_theta);
 }

@@ -4,6 +4,7 @@
 #include "common/base/mem.h"
 #include "common/model/model_file_impl.h"
 #include <string.h>
+#include <sys/stat.h>
 
 struct sl_model_file *sl_model_file_new(void *impl, const char *path, struct sl_model_tensor *tensors,
                                         size_t n_tensors)
@@ -22,6 +23,9 @@ struct sl_model_file *sl_model_file_new(void *impl, const char *path, struct sl_
 enum sl_err sl_model_file_open(const char *path, struct sl_model_file **out, struct sl_why *why)
 {
     struct sl_gguf *g;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return sl_model_file_open_folder(path, out, why);
     enum sl_err e = sl_gguf_open(path, &g, why);
     if (e == SL_OK)
         *out = sl_model_file_of_gguf(g);
@@ -110,9 +114,17 @@ const struct sl_model_tensor *sl_model_file_tensor_find(const struct sl_model_fi
     return sl_hashmap_get(f->by_name, name, strlen(name));
 }
 
-bool sl_model_file_rope_halves(const struct sl_model_file *f)
+void sl_model_tensor_to_pairs(const struct sl_model_tensor *t, void *out)
 {
-    return f->rope_halves;
+    bool vector = t->view.n_rows == 1;
+    uint64_t n_rows = vector ? t->view.n_cols : t->view.n_rows, dim = n_rows / t->pair_heads;
+    size_t row = t->bytes / n_rows;
+    const uint8_t *from = t->view.data;
+    uint8_t *to = out;
+    SL_ASSERT(dim * t->pair_heads == n_rows && dim % 2 == 0);
+    for (uint64_t head = 0; head < n_rows; head += dim)
+        for (uint64_t i = 0; i < dim; i++, to += row)
+            memcpy(to, from + (head + i % 2 * (dim / 2) + i / 2) * row, row);
 }
 
 void sl_model_file_vocab(const struct sl_model_file *f, uint64_t *n_tokens, struct sl_digest128 *digest)

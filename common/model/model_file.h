@@ -18,10 +18,15 @@ struct sl_model_tensor {
      * also one that the kernels do not take. */
     struct sl_tensor_view view;
     size_t bytes;
+    /* Of q and k (weight or bias) where the file has the rows of each of so many heads in the order that
+     * rotates by halves and GGUF in the one that rotates by pairs: sl_model_tensor_to_pairs() first. Else 0.
+     */
+    uint32_t pair_heads;
 };
 
-/* On SL_OK *out is the caller's, to be closed; else *out is untouched and why says what was found, what was
- * expected and what to do. Errors: those of sl_gguf_open(). */
+/* A folder is a Hugging Face model, anything else a GGUF file. On SL_OK *out is the caller's, to be closed;
+ * else *out is untouched and why says what was found, what was expected and what to do. Errors: those of
+ * sl_gguf_open(), sl_hf_config_read() and sl_hf_weights_open(). */
 SL_MUST_CHECK enum sl_err sl_model_file_open(const char *path, struct sl_model_file **out,
                                              struct sl_why *why);
 /* Takes an open GGUF file. */
@@ -55,9 +60,9 @@ const struct sl_model_tensor *sl_model_file_tensor_at(const struct sl_model_file
 const struct sl_model_tensor *sl_model_file_tensor_find(const struct sl_model_file *f,
                                                         const char *name); /* NULL when absent */
 
-/* True when the rows of q and k are in the order that rotates by halves, whatever their architecture does in
- * GGUF files (whose converter reorders llama's into pairs). */
-bool sl_model_file_rope_halves(const struct sl_model_file *f);
+/* The tensor with its rows in GGUF's order, bytes long. Only where pair_heads is not 0 and divides the rows
+ * (a vector's elements) into heads of even length, as model_conf.c has checked. */
+void sl_model_tensor_to_pairs(const struct sl_model_tensor *t, void *out);
 
 /* What the vocabulary beside the weights says: its size (0 = none there) and a digest of all that decides
  * which text a token is. */

@@ -37,8 +37,7 @@ static struct sl_model_file_id id_of(const struct sl_gguf *g)
     struct sl_file_id id;
     if (!sl_gguf_file_id(g, &id))
         return (struct sl_model_file_id){0};
-    return (struct sl_model_file_id){sl_digest128(&id, sizeof id, 0),
-                                     id.modified_ns > id.changed_ns ? id.modified_ns : id.changed_ns};
+    return (struct sl_model_file_id){sl_digest128(&id, sizeof id, 0), sl_file_id_newest_ns(&id)};
 }
 
 struct vocab_part {

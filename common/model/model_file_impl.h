@@ -32,7 +32,6 @@ struct sl_model_file {
     struct sl_model_tensor *tensors; /* names and data belong to impl */
     size_t n_tensors;
     struct sl_hashmap *by_name; /* made by sl_model_file_new() */
-    bool rope_halves;
     uint64_t n_tokens;
     struct sl_digest128 vocab_digest;
 };
@@ -41,5 +40,9 @@ struct sl_model_file {
  * caller. */
 struct sl_model_file *sl_model_file_new(void *impl, const char *path, struct sl_model_tensor *tensors,
                                         size_t n_tensors);
+
+/* model_file_hf.c: a Hugging Face folder. */
+SL_MUST_CHECK enum sl_err sl_model_file_open_folder(const char *path, struct sl_model_file **out,
+                                                    struct sl_why *why);
 
 #endif

@@ -87,24 +87,57 @@ static void *views_to_f32(struct sl_tensor_view *views, size_t n)
     return block;
 }
 
-static enum sl_err pack(struct loader *l, int layer, const char *const *parts, size_t n,
-                        struct sl_weight **out)
+/* Where GGUF orders the rows in another way, a copy takes the place of the view's data; the caller frees it.
+ */
+static enum sl_err in_gguf_order(const struct loader *l, const struct sl_model_tensor *t,
+                                 struct sl_tensor_view *view, void **copy)
 {
-    struct sl_tensor_view views[MAX_STACK];
+    *view = t->view;
+    *copy = NULL;
+    if (t->pair_heads == 0)
+        return SL_OK;
+    if ((*copy = sl_try_alloc(t->bytes)) == NULL)
+        return sl_why_set(l->why, SL_ENOMEM, "no memory for the %zu bytes of %s", t->bytes, t->name);
+    sl_model_tensor_to_pairs(t, *copy);
+    view->data = *copy;
+    return SL_OK;
+}
+
+static enum sl_err pack_views(const struct loader *l, int layer, const char *part,
+                              struct sl_tensor_view *views, size_t n, struct sl_weight **out)
+{
     void *block = NULL;
     bool mixed = false;
-    for (size_t i = 0; i < n; i++) {
-        const struct sl_model_tensor *t = layer_tensor(l, layer, parts[i]);
-        views[i] = t->view;
+    for (size_t i = 1; i < n; i++)
         mixed = mixed || views[i].type != views[0].type;
-    }
     if (mixed && (block = views_to_f32(views, n)) == NULL)
         return sl_why_set(
             l->why, SL_ENOMEM,
-            "not enough memory to unpack %s of layer %d, whose types differ from its neighbours'", parts[0],
+            "not enough memory to unpack %s of layer %d, whose types differ from its neighbours'", part,
             layer);
     enum sl_err e = l->w->ops->weight_pack(l->w->dev, views, n, out, l->why);
     sl_free(block);
+    return e;
+}
+
+static enum sl_err pack(struct loader *l, int layer, const char *const *parts, size_t n,
+                        struct sl_weight **out)
+{
+    const struct sl_model_tensor *t[MAX_STACK];
+    struct sl_tensor_view views[MAX_STACK];
+    void *copies[MAX_STACK] = {NULL};
+    enum sl_err e = SL_OK;
+    for (size_t i = 0; i < n; i++) {
+        t[i] = layer_tensor(l, layer, parts[i]);
+        if (e == SL_OK)
+            e = in_gguf_order(l, t[i], &views[i], &copies[i]);
+    }
+    if (e == SL_OK)
+        e = pack_views(l, layer, parts[0], views, n, out);
+    for (size_t i = 0; i < n; i++) {
+        sl_free(copies[i]);
+        sl_model_file_release(l->f, t[i]->view.data, t[i]->bytes);
+    }
     l->n_done++;
     if (e == SL_OK && l->progress != NULL)
         l->progress(l->progress_arg, l->n_done * 100 / l->n_matrices);
@@ -129,11 +162,20 @@ static enum sl_err upload(struct loader *l, int layer, const char *const *parts,
                           "%s: layer %d has a bias on some of q, k, v only; expected all or none",
                           sl_model_file_path(l->f), layer);
     float *host = sl_xalloc(total * sizeof *host);
-    for (size_t i = 0; i < n; i++) {
-        sl_dequant_row(t[i]->view.type, t[i]->view.data, t[i]->view.n_cols, host + at);
-        at += t[i]->view.n_cols;
-    }
     enum sl_err e = SL_OK;
+    for (size_t i = 0; i < n && e == SL_OK; i++) {
+        struct sl_tensor_view view;
+        void *copy;
+        e = in_gguf_order(l, t[i], &view, &copy);
+        if (e == SL_OK)
+            sl_dequant_row(view.type, view.data, view.n_cols, host + at);
+        sl_free(copy);
+        at += view.n_cols;
+    }
+    if (e != SL_OK) {
+        sl_free(host);
+        return e;
+    }
     out->bytes = total * sizeof *host;
     out->p = l->w->ops->buf_alloc(l->w->dev, out->bytes);
     if (out->p == NULL)

@@ -7,15 +7,13 @@
 #include "common/text/hf_vocab.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "common/text/hf_files.h"
 #include "common/text/template.h"
 
 struct folder {
@@ -26,71 +24,9 @@ struct folder {
     json_t *config, *tokenizer_config, *special_map, *generation; /* NULL when absent */
 };
 
-/* The whole file; *out NULL when it is optional and not there. sl_free. */
-static enum sl_err read_file(const struct folder *f, const char *name, size_t max, bool optional, char **out,
-                             size_t *n)
-{
-    char *path = sl_xasprintf("%s/%s", f->path, name);
-    enum sl_err e = SL_OK;
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    *out = NULL;
-    *n = 0;
-    if (fd < 0 && errno == ENOENT && optional)
-        goto end;
-    if (fd < 0 || fstat(fd, &st)) {
-        e = sl_why_set(f->why, SL_EIO, "%s: %s; a Hugging Face model folder needs it", path, strerror(errno));
-        goto end;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        e = sl_why_set(f->why, SL_EIO, "%s: not a file", path);
-        goto end;
-    }
-    if ((uintmax_t)st.st_size > max) {
-        e = sl_why_set(f->why, SL_ETOOBIG, "%s: %jd bytes, at most %zu are allowed", path,
-                       (intmax_t)st.st_size, max);
-        goto end;
-    }
-    *out = sl_try_alloc((size_t)st.st_size + 1);
-    if (!*out) {
-        e = sl_why_set(f->why, SL_ENOMEM, "%s: no memory for %jd bytes", path, (intmax_t)st.st_size);
-        goto end;
-    }
-    while (*n < (size_t)st.st_size) {
-        ssize_t got = read(fd, *out + *n, (size_t)st.st_size - *n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        *n += (size_t)got;
-    }
-    (*out)[*n] = 0;
-    if (*n < (size_t)st.st_size) {
-        sl_free(*out);
-        *out = NULL;
-        e = sl_why_set(f->why, SL_EIO, "%s: could not be read to its end", path);
-    }
-end:
-    if (fd >= 0)
-        close(fd);
-    sl_free(path);
-    return e;
-}
-
 static enum sl_err read_json(const struct folder *f, const char *name, bool optional, json_t **out)
 {
-    char *text = NULL;
-    size_t n = 0;
-    json_error_t err = {0};
-    enum sl_err e = read_file(f, name, SL_HF_MAX_CONFIG_BYTES, optional, &text, &n);
-    if (!e && text) {
-        *out = json_loadb(text, n, JSON_ALLOW_NUL, &err);
-        if (!json_is_object(*out))
-            e = sl_why_set(f->why, SL_EPARSE, "%s/%s: %s (line %d)", f->path, name,
-                           *out ? "no JSON object" : err.text, *out ? 1 : err.line);
-    }
-    sl_free(text);
-    return e;
+    return sl_hf_read_json(f->path, name, optional, out, f->why);
 }
 
 /* --- config.json --- */
@@ -243,7 +179,8 @@ static enum sl_err read_template(const struct folder *f)
 {
     char *file = NULL;
     size_t n = 0;
-    enum sl_err e = read_file(f, "chat_template.jinja", SL_TEMPLATE_MAX_SOURCE_BYTES, true, &file, &n);
+    enum sl_err e = sl_hf_read_file(f->path, "chat_template.jinja", SL_TEMPLATE_MAX_SOURCE_BYTES, true, &file,
+                                    &n, f->why);
     if (e)
         return e;
     const json_t *inside = file ? NULL : config_template(f);
@@ -275,7 +212,7 @@ static enum sl_err read_folder(struct folder *f)
     if (!e)
         e = read_json(f, "generation_config.json", true, &f->generation);
     if (!e)
-        e = read_file(f, "tokenizer.json", SL_HF_MAX_TOKENIZER_BYTES, false, &text, &n);
+        e = sl_hf_read_file(f->path, "tokenizer.json", SL_HF_MAX_TOKENIZER_BYTES, false, &text, &n, f->why);
     if (e)
         return e;
     char *name = sl_xasprintf("%s/tokenizer.json", f->path);

@@ -10,10 +10,8 @@
 #ifndef SLUICE_COMMON_TEXT_HF_VOCAB_H
 #define SLUICE_COMMON_TEXT_HF_VOCAB_H
 
+#include "common/text/hf_files.h"
 #include "common/text/vocab.h"
-
-#define SL_HF_MAX_TOKENIZER_BYTES (128u << 20)
-#define SL_HF_MAX_CONFIG_BYTES    (16u << 20)
 
 /* Both outputs are filled on SL_OK (src to be finished with sl_vocab_src_fini) and src is empty on error.
  * Errors: SL_EIO, SL_EPARSE (no JSON, or not the kind expected), SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG,

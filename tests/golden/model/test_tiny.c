@@ -13,46 +13,16 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "tests/golden/model/logits_fixture.h"
 #include "tests/unit/model/model_rig.h"
 
 static const char *const shipped[] = {"portable", "avx2", "avx512"};
 
-struct fixture {
-    uint32_t crc, n_positions, n_kept, n_vocab;
-    int32_t *tokens;
-    uint32_t *kept;
-    float *logits; /* [n_kept, n_vocab] */
-};
-
-static void *read_u32s(FILE *f, size_t n)
+static struct logits_fixture fixture_read(const char *name)
 {
-    void *p = sl_xcalloc(n, 4);
-    assert_int_equal(fread(p, 4, n, f), n);
-    return p;
-}
-
-static struct fixture fixture_read(const char *name)
-{
-    struct fixture x;
-    char path[512], magic[8];
+    char path[512];
     snprintf(path, sizeof path, SL_TEST_DATA "/golden/model/tiny_%s.bin", name);
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fread(magic, 1, 8, f), 8);
-    assert_memory_equal(magic, "SLTINY01", 8);
-    assert_int_equal(fread(&x, 4, 4, f), 4);
-    x.tokens = read_u32s(f, x.n_positions);
-    x.kept = read_u32s(f, x.n_kept);
-    x.logits = read_u32s(f, (size_t)x.n_kept * x.n_vocab);
-    fclose(f);
-    return x;
-}
-
-static void fixture_free(struct fixture *x)
-{
-    sl_free(x->tokens);
-    sl_free(x->kept);
-    sl_free(x->logits);
+    return logits_fixture_read(path);
 }
 
 static uint32_t file_crc32(const char *path)
@@ -82,8 +52,8 @@ struct bounds {
     double kl;       /* mean over positions */
 };
 
-static void compare(const char *path, const char *backend, enum sl_dtype kv_dtype, const struct fixture *x,
-                    struct bounds max)
+static void compare(const char *path, const char *backend, enum sl_dtype kv_dtype,
+                    const struct logits_fixture *x, struct bounds max)
 {
     if (!rig_backend_available(backend))
         return;
@@ -132,7 +102,7 @@ static const struct bounds exact = {1e-5, 2e-4, 1e-8}, rounded = {0.2, 1.0, 0.02
 
 static void check(const char *name, const struct sl_make_model *m)
 {
-    struct fixture x = fixture_read(name);
+    struct logits_fixture x = fixture_read(name);
     char *path = rig_model_file(m);
     if (file_crc32(path) != x.crc)
         fail_msg("the model %s is not the one of the fixture: run make_tiny.py again", name);
@@ -144,7 +114,7 @@ static void check(const char *name, const struct sl_make_model *m)
     }
     unlink(path);
     sl_free(path);
-    fixture_free(&x);
+    logits_fixture_free(&x);
 }
 
 static struct sl_make_model tiny(enum sl_dtype type, enum sl_dtype embed_type, uint64_t seed)

@@ -38,12 +38,23 @@ static void log_over_its_range_is_close(void **state)
     assert_true(sl_exact_log(1.0) == 0.0);
 }
 
+static void exp_of_a_double_is_close(void **state)
+{
+    (void)state;
+    for (double x = -700; x < 700; x += 0.0731) {
+        double want = exp(x);
+        assert_true(fabs(sl_exact_exp_double(x) - want) <= 1e-14 * want);
+    }
+    assert_true(sl_exact_exp_double(0) == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_over_its_range_is_close),
         cmocka_unit_test(exp_at_the_edges_is_exact),
         cmocka_unit_test(log_over_its_range_is_close),
+        cmocka_unit_test(exp_of_a_double_is_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

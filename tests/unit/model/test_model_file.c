@@ -84,7 +84,7 @@ static void vocabulary_and_row_order_are_told(void **state)
     sl_model_file_vocab(f, &n_tokens, &digest);
     assert_int_equal(n_tokens, m.n_vocab);
     assert_true(digest.lo != 0 || digest.hi != 0);
-    assert_false(sl_model_file_rope_halves(f));
+    assert_int_equal(sl_model_file_tensor_find(f, "blk.0.attn_q.weight")->pair_heads, 0);
     sl_model_file_close(f);
 }
 
