@@ -11,8 +11,8 @@ static const char help[] =
     "usage: sluice-make-model --out FILE [options]\n"
     "Writes a GGUF model with random weights; the same options give the same bytes everywhere.\n"
     "\n"
-    "  --preset tiny|smollm2   where the other options start (tiny); smollm2 has the shape of SmolLM2-135M, "
-    "98 MB\n"
+    "  --preset tiny|smollm2|1b  where the other options start (tiny); smollm2 has the shape of SmolLM2-135M "
+    "(98 MB), 1b the layers of Llama-3.2-1B (650 MB)\n"
     "  --seed N                another set of weights (1)\n"
     "  --type T                of the matrices: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_k q5_k q6_k (q4_1)\n"
     "  --embed-type T          of the embedding table (q8_0)\n"
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
     struct sl_make_model m;
     const char *out = NULL;
     if (!preset_find(argc, argv, &m))
-        return usage_error("unknown preset", "take tiny or smollm2");
+        return usage_error("unknown preset", "take tiny, smollm2 or 1b");
     int opt;
     while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
         uint32_t *const numbers[] = {&m.n_layers,       &m.d_model,       &m.n_heads, &m.n_kv_heads,

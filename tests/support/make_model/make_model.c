@@ -54,6 +54,10 @@ bool sl_make_model_preset(const char *preset, struct sl_make_model *out)
         m.name = "Random 135M";
         m.n_layers = 30, m.d_model = 576, m.n_heads = 9, m.n_kv_heads = 3, m.head_dim = 64, m.d_ff = 1536;
         m.n_vocab = 49152, m.rope_theta = 100000;
+    } else if (strcmp(preset, "1b") == 0) {
+        m.name = "Random 1B";
+        m.n_layers = 16, m.d_model = 2048, m.n_heads = 32, m.n_kv_heads = 8, m.head_dim = 64, m.d_ff = 8192;
+        m.n_vocab = 32000, m.rope_theta = 500000;
     } else {
         return false;
     }

@@ -36,8 +36,8 @@ struct sl_make_model {
     uint64_t seed;
 };
 
-/* "tiny" (3 layers, d 64, 512 tokens) or "smollm2" (the shape of SmolLM2-135M); both in the real file's
- * types, Q4_1 with Q8_0 embeddings. False for another name. */
+/* "tiny" (3 layers, d 64, 512 tokens), "smollm2" (the shape of SmolLM2-135M) or "1b" (the layers of
+ * Llama-3.2-1B, 32000 tokens); in Q4_1 with Q8_0 embeddings. False for another name. */
 bool sl_make_model_preset(const char *preset, struct sl_make_model *out);
 
 /* Writes path through a temporary file beside it. SL_EINVAL (shape, with a sentence), SL_EIO. */
