@@ -42,6 +42,8 @@ struct sl_device {
     uint64_t numerics_id;
     struct sl_cost_model cost;
     double cost_doubt; /* relative */
+    char *cache_dir;   /* NULL = no cache */
+    struct sl_cost_key cost_key;
 };
 
 static enum sl_err open_kv(struct sl_device *d)
@@ -67,6 +69,12 @@ static void profile(struct sl_device *d)
     d->cost_doubt = SL_COST_DOUBT_GUESSED;
     if (d->conf->skip_profile)
         return;
+    d->cache_dir = d->conf->cache_dir ? sl_xstrdup(d->conf->cache_dir) : NULL;
+    d->cost_key = (struct sl_cost_key){.model = m->digest,
+                                       .backend = d->ops->name,
+                                       .n_threads = d->conf->n_threads,
+                                       .max_rows = d->max_rows,
+                                       .kv_dtype = d->conf->kv_dtype};
     struct sl_profile_target t = {
         .model = d->model,
         .kv = d->kv,
@@ -78,8 +86,13 @@ static void profile(struct sl_device *d)
         .max_out = d->conf->max_sequences,
         .progress = &d->progress,
     };
-    sl_profile_run(&t, &d->cost);
     d->cost_doubt = SL_COST_DOUBT_MEASURED;
+    if (sl_cost_cache_get(d->cache_dir, &d->cost_key, &d->cost) && sl_profile_fits(&t, &d->cost)) {
+        SL_INFO("cost model kept from a former start ms_1=%.3f error=%.2f", d->cost.ms[0], d->cost.error);
+        return;
+    }
+    sl_profile_run(&t, &d->cost);
+    sl_device_keep_cost(d, &d->cost);
 }
 
 static enum sl_err open_all(struct sl_device *d)
@@ -213,6 +226,7 @@ void sl_device_close(struct sl_device *d)
     pthread_cond_destroy(&d->idle);
     pthread_cond_destroy(&d->wake);
     pthread_mutex_destroy(&d->lock);
+    sl_free(d->cache_dir);
     sl_free(d);
 }
 
@@ -273,6 +287,12 @@ const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d, doub
 {
     *doubt = d->cost_doubt;
     return &d->cost;
+}
+
+void sl_device_keep_cost(const struct sl_device *d, const struct sl_cost_model *m)
+{
+    if (d->cache_dir)
+        sl_cost_cache_put(d->cache_dir, &d->cost_key, m);
 }
 
 uint64_t sl_device_progress(const struct sl_device *d)

@@ -13,6 +13,8 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
+#define KEEP_STEPS               200u /* a cost model that saw so many real steps.. */
+#define KEEP_ERROR               0.25 /* ..and predicts them so well is kept for the next start */
 #define DEFAULT_MAX_BATCH_TOKENS 512u
 #define DEFAULT_MAX_SEQUENCES    64u
 #define DEFAULT_MAX_WAITING      1024u
@@ -146,6 +148,9 @@ void sl_engine_close(struct sl_engine *e)
 {
     if (!e)
         return;
+    sl_device_wait(e->dev);
+    if (e->total.steps >= KEEP_STEPS && e->cost.error < KEEP_ERROR)
+        sl_device_keep_cost(e->dev, &e->cost);
     sl_device_close(e->dev);
     free_list(&e->waiting);
     free_list(&e->running);

@@ -1,9 +1,10 @@
-/* common/engine/engine_impl.h - what the files of this folder share; nobody else includes it.
+/* common/engine/engine_impl.h - what the files of this folder share; nobody else includes it but its tests.
  *
  * engine.c     open, close, counts             sequence.c  a sequence's life, called by its owner
  * engine_step.c admit, plan, start, collect    pages.c     who holds which page; preemption
  * drafts.c     guesses, and what became of them
- * device.c     the device thread               profile.c   first measurement of the cost model */
+ * device.c     the device thread               profile.c   first measurement of the cost model
+ *                                              cost_cache.c keeps it for the next start */
 #ifndef SLUICE_COMMON_ENGINE_ENGINE_IMPL_H
 #define SLUICE_COMMON_ENGINE_ENGINE_IMPL_H
 
@@ -90,6 +91,8 @@ void *sl_device_page_base(const struct sl_device *d);
 const char *sl_device_backend(const struct sl_device *d);
 /* Measured or guessed at open, and the relative doubt in it. */
 const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d, double *doubt);
+/* Keeps what was learnt for the next start, when there is a cache. */
+void sl_device_keep_cost(const struct sl_device *d, const struct sl_cost_model *m);
 uint64_t sl_device_progress(const struct sl_device *d);
 
 /* ---- profile.c ---- */
@@ -104,8 +107,22 @@ struct sl_profile_target {
 /* Runs steps of a few shapes over the pool's pages (their content is lost) for at most about a second, one
  * run of the slowest shape more at most. */
 void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out);
+/* Whether a model kept from a former start may be used: a few runs of one shape are not much faster than it
+ * says. (Slower ones tell of the load now, which real steps correct.) */
+bool sl_profile_fits(const struct sl_profile_target *t, const struct sl_cost_model *kept);
 /* From the model's shape alone, for when nothing is measured. */
 void sl_profile_guess(const struct sl_model_conf *m, struct sl_cost_model *out);
+
+/* ---- cost_cache.c: the cost model from one start to the next ---- */
+struct sl_cost_key {
+    struct sl_digest128 model;
+    const char *backend;
+    uint32_t n_threads, max_rows;
+    enum sl_dtype kv_dtype;
+};
+/* False when there is none, or it is not whole. */
+bool sl_cost_cache_get(const char *dir, const struct sl_cost_key *key, struct sl_cost_model *out);
+void sl_cost_cache_put(const char *dir, const struct sl_cost_key *key, const struct sl_cost_model *m);
 
 struct sl_engine {
     struct sl_device *dev;

@@ -1,10 +1,12 @@
 /* common/engine/profile.c - the first measurement of the cost model, at open.
  *
- * Steps of growing size until the next one would leave the budget: a fast device is measured up to its
- * largest batch, a slow one to what a second allows, and the table goes on along its last segment. Each point
- * is the median of up to REPEATS runs. The attention terms are differences between a step with and without
- * history, bounded around what the model's shape says, since small differences of noisy times can be
- * anything. Real steps refine all of it (cost_model.c). */
+ * Steps of growing size until the next one would leave the budget, then decode rows and late chunks. Rounds
+ * over all of them take turns, and the fastest run of each counts: what disturbs a run only makes it slower,
+ * and a disturbance that lasts a while does not hit all runs of one shape. The values are fitted to these
+ * times as they are to real steps later (cost_learn.c), from what the model's shape says: small differences
+ * of noisy times cannot become wild terms. Last, the table is made plausible.
+ *
+ * A model kept from a former start (cost_cache.c) is only looked at: one shape, a few runs. */
 #include "common/engine/engine_impl.h"
 
 #include <string.h>
@@ -13,20 +15,29 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
-#define BUDGET_MS     1200.0
-#define TABLE_SHARE   0.6 /* of the budget, the rest is for head and attention */
-#define REPEATS       3
+#define BUDGET_MS     1000.0
+#define TABLE_SHARE   0.3 /* of the budget, for the first round of the table */
+#define ROUNDS        5u
 #define PROBE_ROWS    32u
 #define PROBE_SPREAD  8u /* the small chunk has so many times fewer rows */
 #define PROBE_DECODES 8u
 #define PROBE_HISTORY 1024u
 #define GUESS_ROW_MS  1.0
 #define GUESS_STEP_MS 2.0
-#define BOUND_FACTOR  8.0 /* measured attention terms stay within this factor of the guess */
+#define FIT_ROUNDS    20
+#define MAX_SAMPLES   (SL_COST_POINTS + 5u)
+#define LOOK_ROWS     16u /* the shape that tells whether a kept model still fits */
+#define LOOK_RUNS     3u
+#define FITS_FACTOR   1.3 /* faster than kept by this: the program or the machine is another */
 
 struct shape {
     uint32_t n_runs, rows_per_run, history;
     uint32_t n_out; /* the last n_out rows */
+};
+
+struct sample {
+    struct shape s;
+    double ms;
 };
 
 struct probe {
@@ -38,7 +49,13 @@ struct probe {
     struct sl_sampled *sampled;
     uint32_t pages_per_run;
     double spent_ms;
+    struct sample taken[MAX_SAMPLES];
+    uint32_t n_taken, n_table; /* the table's come first */
 };
+
+/* Sizes the table may have. */
+static const uint32_t sizes[] = {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048};
+_Static_assert(SL_COUNTOF(sizes) <= SL_COST_POINTS, "the table holds all sizes");
 
 static double run_once(struct probe *p, const struct shape *s)
 {
@@ -76,18 +93,6 @@ static double run_once(struct probe *p, const struct shape *s)
     return ms;
 }
 
-/* Fastest of up to REPEATS runs: what disturbs a run only makes it slower. Fewer runs when they do not fit
- * below limit_ms of all spent. */
-static double measure(struct probe *p, const struct shape *s, double limit_ms)
-{
-    double best = run_once(p, s);
-    for (uint32_t n = 1; n < REPEATS && p->spent_ms + best < limit_ms; n++) {
-        double ms = run_once(p, s);
-        best = ms < best ? ms : best;
-    }
-    return best;
-}
-
 /* Pages a shape needs for rows of its own, and one for history. */
 static bool pool_holds(const struct sl_profile_target *t, const struct shape *s)
 {
@@ -95,33 +100,29 @@ static bool pool_holds(const struct sl_profile_target *t, const struct shape *s)
     return s->n_runs * own + (s->history ? 1 : 0) <= t->n_pages;
 }
 
-static void measure_table(struct probe *p, struct sl_cost_model *out)
+static bool can_run(const struct probe *p, const struct shape *s)
 {
-    static const uint32_t sizes[] = {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048};
-    _Static_assert(SL_COUNTOF(sizes) <= SL_COST_POINTS, "the table holds all sizes");
-    double limit = BUDGET_MS * TABLE_SHARE;
-    uint32_t n = 0;
-    run_once(p, &(struct shape){.n_runs = 1, .rows_per_run = 1, .n_out = 1}); /* warms caches and threads */
-    for (uint32_t i = 0; i < SL_COUNTOF(sizes); i++) {
-        struct shape s = {.n_runs = 1, .rows_per_run = sizes[i], .n_out = 1};
-        double next = n ? out->ms[n - 1] * sizes[i] / sizes[i - 1] : 0;
-        if (sizes[i] > p->t->max_rows || sizes[i] > p->pages_per_run * p->t->page_tokens ||
-            !pool_holds(p->t, &s) || (n >= 2 && p->spent_ms + next > limit))
-            break;
-        out->rows[n] = sizes[i];
-        out->ms[n] = measure(p, &s, limit);
-        n++;
-    }
-    out->n_points = n;
+    const struct sl_profile_target *t = p->t;
+    return s->n_runs && s->rows_per_run && s->n_runs * s->rows_per_run <= t->max_rows &&
+           s->n_out <= t->max_out && s->history + s->rows_per_run <= p->pages_per_run * t->page_tokens &&
+           pool_holds(t, s);
 }
 
-static double bounded(double x, double guess)
+static void take(struct probe *p, const struct shape *s)
 {
-    if (guess <= 0)
-        return x > 0 ? x : 0;
-    return x < guess / BOUND_FACTOR   ? guess / BOUND_FACTOR
-           : x > guess * BOUND_FACTOR ? guess * BOUND_FACTOR
-                                      : x;
+    p->taken[p->n_taken++] = (struct sample){*s, run_once(p, s)};
+}
+
+static void take_table(struct probe *p)
+{
+    for (uint32_t i = 0; i < SL_COUNTOF(sizes); i++) {
+        struct shape s = {.n_runs = 1, .rows_per_run = sizes[i], .n_out = 1};
+        double next = i ? p->taken[i - 1].ms * sizes[i] / sizes[i - 1] : 0;
+        if (!can_run(p, &s) || (i >= 2 && p->spent_ms + next > BUDGET_MS * TABLE_SHARE))
+            break;
+        take(p, &s);
+    }
+    p->n_table = p->n_taken;
 }
 
 /* A history that pool, context and max_rows rows behind it allow; 0 = none. */
@@ -135,39 +136,45 @@ static uint32_t probe_history(const struct probe *p, uint32_t max_rows)
     return history - history % t->page_tokens;
 }
 
-static void measure_decode_terms(struct probe *p, struct sl_cost_model *out)
+static void take_terms(struct probe *p)
 {
-    uint32_t n = PROBE_DECODES < p->t->max_out ? PROBE_DECODES : p->t->max_out;
-    uint32_t history = probe_history(p, 1);
-    struct shape few = {.n_runs = n, .rows_per_run = 1, .n_out = 1}, heads = few, deep = few;
-    heads.n_out = n;
-    deep.history = history;
-    if (n < 2 || n > p->t->max_rows || !history || !pool_holds(p->t, &deep) || p->spent_ms >= BUDGET_MS)
-        return;
-    double base = measure(p, &few, BUDGET_MS);
-    double per_head = (measure(p, &heads, BUDGET_MS) - base) / (n - 1);
-    double attn = (measure(p, &deep, BUDGET_MS) - base) / ((double)n * history) * 1e6;
-    out->head_ms_per_row = bounded(per_head, out->head_ms_per_row);
-    out->decode_attn_ms_per_mtoken = bounded(attn, out->decode_attn_ms_per_mtoken);
+    const struct sl_profile_target *t = p->t;
+    uint32_t n = PROBE_DECODES < t->max_out ? PROBE_DECODES : t->max_out;
+    uint32_t rows = PROBE_ROWS < t->max_rows ? PROBE_ROWS : t->max_rows;
+    uint32_t late = probe_history(p, rows);
+    const struct shape shapes[] = {
+        {.n_runs = n, .rows_per_run = 1, .n_out = n},
+        {.n_runs = n, .rows_per_run = 1, .n_out = n, .history = probe_history(p, 1)},
+        {.n_runs = 1, .rows_per_run = rows / PROBE_SPREAD, .n_out = 1, .history = late},
+        {.n_runs = 1, .rows_per_run = rows, .n_out = 1, .history = late},
+    };
+    for (uint32_t i = 0; i < SL_COUNTOF(shapes); i++)
+        if (can_run(p, &shapes[i]) && (shapes[i].history || shapes[i].n_runs > 1))
+            take(p, &shapes[i]);
 }
 
-/* History costs h * (read + attn * rows): two chunk sizes tell the two apart. */
-static void measure_prompt_terms(struct probe *p, struct sl_cost_model *out)
+static void take_again(struct probe *p)
 {
-    uint32_t rows = PROBE_ROWS < p->t->max_rows ? PROBE_ROWS : p->t->max_rows;
-    uint32_t few = rows / PROBE_SPREAD, history = probe_history(p, rows);
-    struct shape small = {.n_runs = 1, .rows_per_run = few, .n_out = 1}, large = small;
-    large.rows_per_run = rows;
-    struct shape small_late = small, large_late = large;
-    small_late.history = large_late.history = history;
-    if (!few || !history || !pool_holds(p->t, &large_late) || p->spent_ms >= BUDGET_MS)
-        return;
-    double a = (measure(p, &small_late, BUDGET_MS) - measure(p, &small, BUDGET_MS)) / history * 1e6;
-    double b = (measure(p, &large_late, BUDGET_MS) - measure(p, &large, BUDGET_MS)) / history * 1e6;
-    out->prompt_attn_ms_per_mtoken = bounded((b - a) / (rows - few), out->prompt_attn_ms_per_mtoken);
-    /* a decode row reads its context too, and computes a little besides */
-    double read = a - out->prompt_attn_ms_per_mtoken * few, most = out->decode_attn_ms_per_mtoken;
-    out->prompt_read_ms_per_mtoken = read < 0 ? 0 : read > most ? most : read;
+    for (uint32_t round = 1; round < ROUNDS; round++)
+        for (uint32_t i = 0; i < p->n_taken; i++) {
+            struct sample *k = &p->taken[i];
+            if (p->spent_ms + k->ms > BUDGET_MS)
+                continue;
+            double ms = run_once(p, &k->s);
+            k->ms = ms < k->ms ? ms : k->ms;
+        }
+}
+
+/* As the engine would call it: rows with logits each are decode rows. */
+static struct sl_step_load load_of(const struct shape *s)
+{
+    double c = s->rows_per_run;
+    if (s->n_runs > 1)
+        return (struct sl_step_load){.decode_rows = s->n_runs,
+                                     .decode_context = (double)s->n_runs * (s->history + 1)};
+    return (struct sl_step_load){.prompt_rows = s->rows_per_run,
+                                 .prompt_attn = c * (s->history + c / 2),
+                                 .prompt_history = s->history};
 }
 
 /* Work of the head per row, and of attention per (row, position), beside the linear work per row: from the
@@ -188,49 +195,123 @@ void sl_profile_guess(const struct sl_model_conf *m, struct sl_cost_model *out)
     guess_terms(m, GUESS_ROW_MS, out);
 }
 
+/* A step takes no longer than a larger one, nor than its rows in smaller steps: one that did was disturbed
+ * in all its runs. (Where a device has a dip at full tiles, the first rule hides it until real steps show
+ * it.) */
+static void make_plausible(struct sl_cost_model *m)
+{
+    for (uint32_t i = m->n_points - 1; i-- > 0;)
+        m->ms[i] = m->ms[i] < m->ms[i + 1] ? m->ms[i] : m->ms[i + 1];
+    for (uint32_t i = 1; i < m->n_points; i++) {
+        double most = m->ms[i - 1] * m->rows[i] / m->rows[i - 1];
+        m->ms[i] = m->ms[i] < most ? m->ms[i] : most;
+    }
+}
+
+/* The table goes on along its last segment up to the largest step there can be. */
+static void extend_table(struct sl_cost_model *m, uint32_t max_rows)
+{
+    uint32_t last = m->n_points - 1;
+    double slope = last ? (m->ms[last] - m->ms[last - 1]) / (m->rows[last] - m->rows[last - 1]) : m->ms[0];
+    double ms = m->ms[last], rows = m->rows[last];
+    for (uint32_t i = m->n_points; i < SL_COUNTOF(sizes) && m->rows[m->n_points - 1] < max_rows; i++) {
+        m->rows[m->n_points] = sizes[i];
+        m->ms[m->n_points++] = ms + (slope > 0 ? slope : 0) * (sizes[i] - rows);
+    }
+}
+
+static void fit(const struct probe *p, struct sl_cost_model *out)
+{
+    struct sl_cost_model c = {.n_points = p->n_table};
+    for (uint32_t i = 0; i < p->n_table; i++) {
+        c.rows[i] = p->taken[i].s.rows_per_run;
+        c.ms[i] = p->taken[i].ms;
+    }
+    make_plausible(&c);
+    extend_table(&c, p->t->max_rows);
+    uint32_t last = c.n_points - 1;
+    guess_terms(sl_model_conf(p->t->model),
+                last ? (c.ms[last] - c.ms[0]) / (c.rows[last] - c.rows[0]) : GUESS_ROW_MS, &c);
+    struct sl_cost_learner k;
+    sl_cost_learner_init(&k, &c, SL_COST_DOUBT_GUESSED);
+    for (int round = 0; round < FIT_ROUNDS; round++)
+        for (uint32_t i = 0; i < p->n_taken; i++) {
+            struct sl_step_load l = load_of(&p->taken[i].s);
+            sl_cost_observe(&k, &c, &l, p->taken[i].ms);
+        }
+    make_plausible(&c);
+    c.error = 0;
+    *out = c;
+}
+
+static const struct sl_sampling greedy = {
+    .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true};
+
+static bool probe_open(struct probe *p, const struct sl_profile_target *t)
+{
+    uint32_t n_vocab = sl_model_conf(t->model)->n_vocab;
+    *p = (struct probe){.t = t, .pages_per_run = sl_model_conf(t->model)->context_length / t->page_tokens};
+    if (p->pages_per_run > t->n_pages)
+        p->pages_per_run = t->n_pages;
+    if (p->pages_per_run == 0)
+        return false;
+    p->tokens = sl_xcalloc(t->max_rows, sizeof *p->tokens);
+    p->out_rows = sl_xcalloc(PROBE_DECODES, sizeof *p->out_rows);
+    p->pages = sl_xcalloc((size_t)PROBE_DECODES * p->pages_per_run, sizeof *p->pages);
+    p->runs = sl_xcalloc(PROBE_DECODES, sizeof *p->runs);
+    p->samples = sl_xcalloc(PROBE_DECODES, sizeof *p->samples);
+    p->sampled = sl_xcalloc(PROBE_DECODES, sizeof *p->sampled);
+    for (uint32_t i = 0; i < PROBE_DECODES; i++)
+        p->samples[i] = (struct sl_sample_row){&greedy, p->tokens, 1, 1, false};
+    for (uint32_t i = 0; i < t->max_rows; i++)
+        p->tokens[i] = (int32_t)((uint64_t)i * 7919 % n_vocab);
+    run_once(p, &(struct shape){.n_runs = 1, .rows_per_run = 1, .n_out = 1}); /* warms caches and threads */
+    return true;
+}
+
+static void probe_close(struct probe *p)
+{
+    sl_free(p->sampled);
+    sl_free(p->samples);
+    sl_free(p->runs);
+    sl_free(p->pages);
+    sl_free(p->out_rows);
+    sl_free(p->tokens);
+}
+
 void sl_profile_run(const struct sl_profile_target *t, struct sl_cost_model *out)
 {
-    const struct sl_model_conf *m = sl_model_conf(t->model);
-    struct probe p = {.t = t};
-    uint32_t max_runs = PROBE_DECODES, longest = m->context_length;
-    p.pages_per_run = longest / t->page_tokens;
-    if (p.pages_per_run > t->n_pages)
-        p.pages_per_run = t->n_pages;
-    if (p.pages_per_run == 0)
+    struct probe p;
+    if (!probe_open(&p, t))
         return;
-    p.tokens = sl_xcalloc(t->max_rows, sizeof *p.tokens);
-    p.out_rows = sl_xcalloc(max_runs, sizeof *p.out_rows);
-    p.pages = sl_xcalloc((size_t)max_runs * p.pages_per_run, sizeof *p.pages);
-    p.runs = sl_xcalloc(max_runs, sizeof *p.runs);
-    p.samples = sl_xcalloc(max_runs, sizeof *p.samples);
-    p.sampled = sl_xcalloc(max_runs, sizeof *p.sampled);
-    struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true};
-    for (uint32_t i = 0; i < max_runs; i++)
-        p.samples[i] = (struct sl_sample_row){&greedy, p.tokens, 1, 1, false};
-    for (uint32_t i = 0; i < t->max_rows; i++)
-        p.tokens[i] = (int32_t)((uint64_t)i * 7919 % m->n_vocab);
+    take_table(&p);
+    take_terms(&p);
+    take_again(&p);
+    fit(&p, out);
+    probe_close(&p);
+    SL_INFO("cost model measured shapes=%u ms_1=%.3f rows=%u ms=%.3f head_ms=%.4f prompt_attn=%.1f "
+            "prompt_read=%.1f decode_attn=%.1f spent_ms=%.0f",
+            p.n_taken, out->ms[0], out->rows[p.n_table - 1], out->ms[p.n_table - 1], out->head_ms_per_row,
+            out->prompt_attn_ms_per_mtoken, out->prompt_read_ms_per_mtoken, out->decode_attn_ms_per_mtoken,
+            p.spent_ms);
+}
 
-    struct sl_cost_model c = {0};
-    measure_table(&p, &c);
-    uint32_t last = c.n_points - 1;
-    guess_terms(m, last ? (c.ms[last] - c.ms[0]) / (c.rows[last] - c.rows[0]) : GUESS_ROW_MS, &c);
-    measure_decode_terms(&p, &c);
-    measure_prompt_terms(&p, &c);
-    /* what attention within the chunk itself took is the attention term's, not the table's */
-    for (uint32_t i = 0; i < c.n_points; i++) {
-        double own = c.prompt_attn_ms_per_mtoken * 1e-6 * c.rows[i] * (c.rows[i] / 2.0);
-        if (own < c.ms[i] / 2)
-            c.ms[i] -= own;
+bool sl_profile_fits(const struct sl_profile_target *t, const struct sl_cost_model *kept)
+{
+    struct probe p;
+    struct shape s = {.n_runs = 1, .rows_per_run = LOOK_ROWS, .n_out = 1};
+    bool fits = false;
+    if (!probe_open(&p, t))
+        return false;
+    if (can_run(&p, &s)) {
+        struct sl_step_load l = load_of(&s);
+        double best = run_once(&p, &s);
+        for (uint32_t i = 1; i < LOOK_RUNS; i++) {
+            double ms = run_once(&p, &s);
+            best = ms < best ? ms : best;
+        }
+        fits = best * FITS_FACTOR > sl_cost_predict_ms(kept, &l);
     }
-    *out = c;
-    SL_INFO("cost model measured points=%u ms_1=%.3f rows_last=%u ms_last=%.3f head_ms=%.4f "
-            "prompt_attn=%.1f prompt_read=%.1f decode_attn=%.1f spent_ms=%.0f",
-            c.n_points, c.ms[0], c.rows[last], c.ms[last], c.head_ms_per_row, c.prompt_attn_ms_per_mtoken,
-            c.prompt_read_ms_per_mtoken, c.decode_attn_ms_per_mtoken, p.spent_ms);
-    sl_free(p.sampled);
-    sl_free(p.samples);
-    sl_free(p.runs);
-    sl_free(p.pages);
-    sl_free(p.out_rows);
-    sl_free(p.tokens);
+    probe_close(&p);
+    return fits;
 }
