@@ -20,6 +20,13 @@ uint64_t sl_now_ms(void)
     return sl_now_ns() / 1000000;
 }
 
+double sl_lap_ms(uint64_t *at_ns)
+{
+    uint64_t now = sl_now_ns(), before = *at_ns;
+    *at_ns = now;
+    return (double)(now - before) / 1e6;
+}
+
 int64_t sl_wall_s(void)
 {
     return (int64_t)time(NULL);

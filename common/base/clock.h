@@ -8,6 +8,7 @@
 uint64_t sl_now_ns(void);
 uint64_t sl_now_us(void);
 uint64_t sl_now_ms(void);
-int64_t sl_wall_s(void); /* seconds since 1970, for "created" fields and logs only */
+double sl_lap_ms(uint64_t *at_ns); /* milliseconds since *at_ns, which becomes now */
+int64_t sl_wall_s(void);           /* seconds since 1970, for "created" fields and logs only */
 
 #endif

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
@@ -95,9 +96,20 @@ static void profile(struct sl_device *d)
     sl_device_keep_cost(d, &d->cost);
 }
 
+static void tell_times(const struct sl_device *d, uint64_t start, double kv_ms, double numerics_ms,
+                       double profile_ms)
+{
+    const struct sl_model_times *t = sl_model_times(d->model);
+    SL_INFO("engine is open ms=%.0f file_ms=%.0f digest_ms=%.0f weights_ms=%.0f weights_from=%s "
+            "buffers_ms=%.0f kv_ms=%.0f numerics_ms=%.0f profile_ms=%.0f",
+            sl_lap_ms(&start), t->file_ms, t->digest_ms, t->weights_ms, t->from_cache ? "cache" : "file",
+            t->buffers_ms, kv_ms, numerics_ms, profile_ms);
+}
+
 static enum sl_err open_all(struct sl_device *d)
 {
     const struct sl_engine_conf *c = d->conf;
+    uint64_t start = sl_now_ns(), at = start;
     enum sl_err err = sl_backend_find(c->backend ? c->backend : "auto", &d->ops, &d->why);
     if (err != SL_OK)
         return err;
@@ -117,8 +129,10 @@ static enum sl_err open_all(struct sl_device *d)
                                .progress_arg = c->progress_arg};
     if ((err = sl_model_open(&mo, &d->model, &d->why)) != SL_OK)
         return err;
+    sl_lap_ms(&at);
     if ((err = open_kv(d)) != SL_OK)
         return err;
+    double kv_ms = sl_lap_ms(&at);
     const struct sl_model_conf *m = sl_model_conf(d->model);
     d->samplers = sl_samplers_new(d->ops, d->dev, c->n_threads, m->n_vocab);
     d->logits_bytes = (size_t)d->max_outs * m->n_vocab * sizeof *d->logits;
@@ -127,7 +141,10 @@ static enum sl_err open_all(struct sl_device *d)
         return sl_why_set(&d->why, SL_ENOMEM, "no memory for the logits of %u rows (%zu bytes)", d->max_outs,
                           d->logits_bytes);
     d->numerics_id = sl_model_numerics_id(d->model);
+    double numerics_ms = sl_lap_ms(&at);
     profile(d);
+    tell_times(d, start, kv_ms, numerics_ms, sl_lap_ms(&at));
+    sl_model_save_packed(d->model);
     return SL_OK;
 }
 

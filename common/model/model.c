@@ -1,6 +1,7 @@
 /* common/model/model.c - opening and closing: file, weights, activations. */
 #include "common/model/model.h"
 
+#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/model/model_digest.h"
 #include "common/model/model_impl.h"
@@ -54,6 +55,7 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
 {
     SL_ASSERT(o->max_rows > 0 && o->page_tokens > 0);
     struct sl_model_file *f;
+    uint64_t at = sl_now_ns();
     enum sl_err e = sl_model_file_open(o->path, &f, why);
     if (e != SL_OK)
         return e;
@@ -64,14 +66,25 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     m->page_tokens = o->page_tokens;
     m->max_rows = o->max_rows;
     m->wanted_runs = sl_xcalloc(o->max_rows, sizeof *m->wanted_runs);
+    m->cache_dir = o->cache_dir ? sl_xstrdup(o->cache_dir) : NULL;
     if ((e = sl_model_conf_read(f, &m->conf, why)) != SL_OK)
         goto close_file;
+    m->times.file_ms = sl_lap_ms(&at);
     m->conf.digest = sl_model_digest(f, &m->conf, o->n_threads, o->cache_dir);
     rope_factors_own(m);
-    if ((e = sl_weights_load(&m->weights, f, &m->conf, m->ops, m->dev, o->progress, o->progress_arg, why)) !=
-        SL_OK)
+    m->times.digest_ms = sl_lap_ms(&at);
+    const struct sl_weights_source from = {.file = f,
+                                           .conf = &m->conf,
+                                           .n_threads = o->n_threads,
+                                           .cache_dir = o->cache_dir,
+                                           .progress = o->progress,
+                                           .progress_arg = o->progress_arg};
+    if ((e = sl_weights_load(&m->weights, &from, m->ops, m->dev, why)) != SL_OK)
         goto close_file;
+    m->times.from_cache = m->weights.from_cache;
+    m->times.weights_ms = sl_lap_ms(&at);
     e = activations_alloc(m, why);
+    m->times.buffers_ms = sl_lap_ms(&at);
 close_file:
     sl_model_file_close(f);
     if (e != SL_OK) {
@@ -80,6 +93,12 @@ close_file:
     }
     *out = m;
     return SL_OK;
+}
+
+void sl_model_save_packed(struct sl_model *m)
+{
+    const struct sl_weights_source from = {.conf = &m->conf, .cache_dir = m->cache_dir};
+    sl_weights_save(&m->weights, &from);
 }
 
 void sl_model_close(struct sl_model *m)
@@ -94,7 +113,13 @@ void sl_model_close(struct sl_model *m)
     sl_weights_free(&m->weights);
     sl_free(m->wanted_runs);
     sl_free(m->rope_factors);
+    sl_free(m->cache_dir);
     sl_free(m);
+}
+
+const struct sl_model_times *sl_model_times(const struct sl_model *m)
+{
+    return &m->times;
 }
 
 const struct sl_model_conf *sl_model_conf(const struct sl_model *m)

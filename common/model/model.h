@@ -30,6 +30,17 @@ SL_MUST_CHECK enum sl_err sl_model_open(const struct sl_model_open *o, struct sl
                                         struct sl_why *why);
 void sl_model_close(struct sl_model *m); /* takes NULL */
 
+/* Saves packed weights to the cache in the background, when there is a cache and they are not there yet. Call
+ * when loading and measuring are over, and the CPU is free. */
+void sl_model_save_packed(struct sl_model *m);
+
+/* Milliseconds that the parts of sl_model_open() took. */
+struct sl_model_times {
+    double file_ms, digest_ms, weights_ms, buffers_ms;
+    bool from_cache;
+};
+const struct sl_model_times *sl_model_times(const struct sl_model *m);
+
 const struct sl_model_conf *sl_model_conf(const struct sl_model *m);
 struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m);
 size_t sl_model_weight_bytes(const struct sl_model *m);

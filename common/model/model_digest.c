@@ -17,7 +17,7 @@
 #include "common/base/parallel.h"
 
 #define CHUNK_BYTES    ((size_t)4 << 20)
-#define DIGEST_VERSION 1u /* raise when tensors_digest() makes other numbers */
+#define DIGEST_VERSION 2u /* raise when tensors_digest() makes other numbers */
 
 struct digest_part {
     struct sl_digest128 digest;
@@ -69,8 +69,8 @@ static struct chunks chunks_new(const struct sl_model_file *f)
 
 static struct digest_part tensor_part(const struct sl_model_tensor *t, const struct sl_digest128 *chunks)
 {
-    uint64_t head[] = {sl_digest64(t->name, strlen(t->name), 0), t->view.type, t->view.n_rows,
-                       t->view.n_cols};
+    uint64_t head[] = {sl_digest64(t->name, strlen(t->name), 0), t->view.type, t->view.n_rows, t->view.n_cols,
+                       t->pair_heads};
     return (struct digest_part){sl_digest128(chunks, n_chunks_of(t) * sizeof *chunks, 0),
                                 sl_digest64(head, sizeof head, 0), t->bytes};
 }

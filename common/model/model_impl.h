@@ -17,6 +17,8 @@ struct sl_model {
     uint32_t page_tokens, max_rows;
     float *rope_factors; /* [rope_dim / 2], what conf.attn.rope_factors points to */
     struct sl_weights weights;
+    struct sl_model_times times;
+    char *cache_dir; /* NULL = no cache */
     /* Activations, float32 on the device. */
     struct sl_vector x;       /* [max_rows, d_model] the residual stream */
     struct sl_vector qkv;     /* [max_rows, (n_heads + 2 n_kv_heads) * head_dim] */

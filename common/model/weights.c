@@ -1,16 +1,26 @@
-/* common/model/weights.c - from the mapped file to the device.
+/* common/model/weights.c - from the mapped file, or the cache of packed weights, to the device.
+ *
+ * From the file matrices are packed one after the other, each by all threads, and the pages of the mapping
+ * are given back as it goes, so that the peak of memory is the packed weights. From the cache they are made
+ * first and then all read at once.
  *
  * q, k, v and gate, up are stacked into one matrix each: one pass over the row's activations, one task list
  * for the threads. The stack needs one type; where a file mixes types inside a stack, all of it becomes
  * float32, exact and large, and rare enough. */
 #include "common/model/weights.h"
 
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MAX_STACK 3
+#define STACK_VERSION                                                                                        \
+    1u /* raise when what is packed together, or as which type, changes: see pack_cache.h                    \
+        */
+#define PROGRESS_LINE_MS 2000
 
 /* What a layer's weights come from; vectors that the file lacks stay empty. */
 struct part {
@@ -51,20 +61,20 @@ static struct sl_vector *vector_of(struct sl_layer_weights *w, size_t i)
 
 struct loader {
     struct sl_weights *w;
-    const struct sl_model_file *f;
-    void (*progress)(void *arg, unsigned percent);
-    void *progress_arg;
+    const struct sl_weights_source *from;
+    struct sl_pack_cache *cache; /* NULL = pack */
     struct sl_why *why;
-    uint32_t n_done, n_matrices;
+    uint64_t bytes_done, bytes; /* of the file's matrices */
+    uint64_t start_ms, line_ms;
 };
 
 static const struct sl_model_tensor *layer_tensor(const struct loader *l, int layer, const char *part)
 {
     char name[SL_GGUF_MAX_NAME_BYTES];
     if (layer < 0)
-        return sl_model_file_tensor_find(l->f, part);
+        return sl_model_file_tensor_find(l->from->file, part);
     snprintf(name, sizeof name, "blk.%d.%s", layer, part);
-    return sl_model_file_tensor_find(l->f, name);
+    return sl_model_file_tensor_find(l->from->file, name);
 }
 
 /* Replaces the views' data by float32 copies in one block, which the caller frees after packing. */
@@ -103,25 +113,54 @@ static enum sl_err in_gguf_order(const struct loader *l, const struct sl_model_t
     return SL_OK;
 }
 
-static enum sl_err pack_views(const struct loader *l, int layer, const char *part,
-                              struct sl_tensor_view *views, size_t n, struct sl_weight **out)
+static uint64_t mb_per_s(uint64_t bytes, uint64_t ms)
+{
+    return bytes / 1000 / (ms > 0 ? ms : 1);
+}
+
+static void tell_progress(struct loader *l)
+{
+    unsigned percent = (unsigned)(l->bytes_done * 100 / l->bytes);
+    uint64_t now = sl_now_ms();
+    if (l->from->progress != NULL)
+        l->from->progress(l->from->progress_arg, percent);
+    if (now - l->line_ms < PROGRESS_LINE_MS)
+        return;
+    l->line_ms = now;
+    SL_INFO("packing the weights percent=%u mb=%llu mb_per_s=%llu", percent,
+            (unsigned long long)(l->bytes_done / 1000000),
+            (unsigned long long)mb_per_s(l->bytes_done, now - l->start_ms));
+}
+
+static enum sl_err pack_views(const struct loader *l, struct sl_tensor_view *views, size_t n,
+                              const char *name, struct sl_weight **out)
 {
     void *block = NULL;
     bool mixed = false;
     for (size_t i = 1; i < n; i++)
         mixed = mixed || views[i].type != views[0].type;
     if (mixed && (block = views_to_f32(views, n)) == NULL)
-        return sl_why_set(
-            l->why, SL_ENOMEM,
-            "not enough memory to unpack %s of layer %d, whose types differ from its neighbours'", part,
-            layer);
+        return sl_why_set(l->why, SL_ENOMEM,
+                          "not enough memory to unpack %s, whose types differ from each other", name);
     enum sl_err e = l->w->ops->weight_pack(l->w->dev, views, n, out, l->why);
     sl_free(block);
     return e;
 }
 
-static enum sl_err pack(struct loader *l, int layer, const char *const *parts, size_t n,
-                        struct sl_weight **out)
+/* "blk.0.attn_q.weight+attn_k.weight+attn_v.weight" */
+static void name_of(int layer, const char *const *parts, size_t n, char name[SL_PACK_NAME_MAX])
+{
+    size_t at = 0;
+    memset(name, 0, SL_PACK_NAME_MAX);
+    if (layer >= 0)
+        at += (size_t)snprintf(name, SL_PACK_NAME_MAX, "blk.%d.", layer);
+    for (size_t i = 0; i < n; i++)
+        at += (size_t)snprintf(name + at, SL_PACK_NAME_MAX - at, "%s%s", i > 0 ? "+" : "", parts[i]);
+    SL_ASSERT(at < SL_PACK_NAME_MAX);
+}
+
+static enum sl_err pack_parts(struct loader *l, int layer, const char *const *parts, size_t n,
+                              const char *name, struct sl_weight **out)
 {
     const struct sl_model_tensor *t[MAX_STACK];
     struct sl_tensor_view views[MAX_STACK];
@@ -133,14 +172,30 @@ static enum sl_err pack(struct loader *l, int layer, const char *const *parts, s
             e = in_gguf_order(l, t[i], &views[i], &copies[i]);
     }
     if (e == SL_OK)
-        e = pack_views(l, layer, parts[0], views, n, out);
+        e = pack_views(l, views, n, name, out);
     for (size_t i = 0; i < n; i++) {
         sl_free(copies[i]);
-        sl_model_file_release(l->f, t[i]->view.data, t[i]->bytes);
+        sl_model_file_release(l->from->file, t[i]->view.data, t[i]->bytes);
+        l->bytes_done += t[i]->bytes;
     }
-    l->n_done++;
-    if (e == SL_OK && l->progress != NULL)
-        l->progress(l->progress_arg, l->n_done * 100 / l->n_matrices);
+    if (e == SL_OK)
+        tell_progress(l);
+    return e;
+}
+
+/* One matrix: from the cache, or packed. */
+static enum sl_err pack(struct loader *l, int layer, const char *const *parts, size_t n,
+                        struct sl_weight **out)
+{
+    struct sl_pack_item *item = &l->w->items[l->w->n_items];
+    name_of(layer, parts, n, item->name);
+    enum sl_err e = l->cache != NULL
+                        ? sl_pack_cache_take(l->cache, item->name, l->w->ops, l->w->dev, out, l->why)
+                        : pack_parts(l, layer, parts, n, item->name, out);
+    if (e == SL_OK) {
+        item->weight = *out;
+        l->w->n_items++;
+    }
     return e;
 }
 
@@ -160,7 +215,7 @@ static enum sl_err upload(struct loader *l, int layer, const char *const *parts,
     if (present < n)
         return sl_why_set(l->why, SL_EUNSUPPORTED,
                           "%s: layer %d has a bias on some of q, k, v only; expected all or none",
-                          sl_model_file_path(l->f), layer);
+                          sl_model_file_path(l->from->file), layer);
     float *host = sl_xalloc(total * sizeof *host);
     enum sl_err e = SL_OK;
     for (size_t i = 0; i < n && e == SL_OK; i++) {
@@ -198,39 +253,108 @@ static enum sl_err layer_load(struct loader *l, int layer)
     return e;
 }
 
-enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_model_file *f,
-                            const struct sl_model_conf *c, const struct sl_backend_ops *ops,
-                            struct sl_dev *dev, void (*progress)(void *arg, unsigned percent),
-                            void *progress_arg, struct sl_why *why)
+static enum sl_err load_all(struct loader *l)
 {
     static const char *const embed = "token_embd.weight", *const head = "output.weight",
                              *const norm = "output_norm.weight";
+    struct sl_weights *w = l->w;
+    enum sl_err e;
+    if ((e = pack(l, -1, &embed, 1, &w->embed)) != SL_OK ||
+        (e = upload(l, -1, &norm, 1, &w->out_norm)) != SL_OK)
+        return e;
+    for (uint32_t i = 0; i < w->n_layers; i++) {
+        if ((e = layer_load(l, (int)i)) != SL_OK)
+            return e;
+    }
+    if (l->from->conf->tied_embeddings)
+        w->head = w->embed;
+    else
+        e = pack(l, -1, &head, 1, &w->head);
+    return e;
+}
+
+static void weights_init(struct sl_weights *w, const struct sl_backend_ops *ops, struct sl_dev *dev,
+                         const struct sl_model_conf *c)
+{
     *w = (struct sl_weights){.ops = ops, .dev = dev, .n_layers = c->n_layers};
     w->layers = sl_xcalloc(c->n_layers, sizeof *w->layers);
-    struct loader l = {w,
-                       f,
-                       progress,
-                       progress_arg,
-                       why,
-                       0,
-                       c->n_layers * SL_COUNTOF(matrices) + (c->tied_embeddings ? 1 : 2)};
-    enum sl_err e;
-    if ((e = pack(&l, -1, &embed, 1, &w->embed)) != SL_OK ||
-        (e = upload(&l, -1, &norm, 1, &w->out_norm)) != SL_OK)
-        goto fail;
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        if ((e = layer_load(&l, (int)i)) != SL_OK)
-            goto fail;
+    w->items = sl_xcalloc(c->n_layers * SL_COUNTOF(matrices) + 2, sizeof *w->items);
+}
+
+static struct sl_pack_key key_of(const struct sl_weights_source *from, const struct sl_backend_ops *ops)
+{
+    struct sl_pack_key key;
+    sl_pack_key_of(&from->conf->digest, ops, STACK_VERSION, &key);
+    return key;
+}
+
+static bool may_cache(const struct sl_weights_source *from, const struct sl_backend_ops *ops)
+{
+    return from->cache_dir != NULL && ops->weight_image != NULL;
+}
+
+/* False when there is nothing of use in the cache; w is empty then. */
+static bool load_cached(struct sl_weights *w, const struct sl_weights_source *from,
+                        const struct sl_backend_ops *ops, struct sl_dev *dev)
+{
+    const struct sl_pack_key key = key_of(from, ops);
+    struct sl_why why = {{0}};
+    struct loader l = {.w = w, .from = from, .why = &why, .start_ms = sl_now_ms()};
+    l.cache = sl_pack_cache_open(from->cache_dir, &key);
+    if (l.cache == NULL)
+        return false;
+    weights_init(w, ops, dev, from->conf);
+    enum sl_err e = load_all(&l);
+    if (e != SL_OK)
+        SL_WARN("the packed weights in %s are of no use and are packed again: %s", from->cache_dir, why.text);
+    w->from_cache = e == SL_OK && sl_pack_cache_read(l.cache, from->n_threads);
+    sl_pack_cache_close(l.cache);
+    if (!w->from_cache) {
+        sl_weights_free(w);
+        return false;
     }
-    w->head = w->embed;
-    if (!c->tied_embeddings && (e = pack(&l, -1, &head, 1, &w->head)) != SL_OK) {
-        w->head = NULL;
-        goto fail;
+    uint64_t ms = sl_now_ms() - l.start_ms, bytes = sl_weights_bytes(w);
+    SL_INFO("packed weights read from the cache dir=%s mb=%llu ms=%llu mb_per_s=%llu", from->cache_dir,
+            (unsigned long long)(bytes / 1000000), (unsigned long long)ms,
+            (unsigned long long)mb_per_s(bytes, ms));
+    return true;
+}
+
+enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_weights_source *from,
+                            const struct sl_backend_ops *ops, struct sl_dev *dev, struct sl_why *why)
+{
+    *w = (struct sl_weights){0};
+    if (may_cache(from, ops) && load_cached(w, from, ops, dev))
+        return SL_OK;
+    struct loader l = {.w = w, .from = from, .why = why, .start_ms = sl_now_ms()};
+    l.line_ms = l.start_ms;
+    for (size_t i = 0; i < sl_model_file_n_tensors(from->file); i++)
+        l.bytes += sl_model_file_tensor_at(from->file, i)->bytes;
+    weights_init(w, ops, dev, from->conf);
+    enum sl_err e = load_all(&l);
+    if (e != SL_OK) {
+        sl_weights_free(w);
+        return e;
     }
+    uint64_t ms = sl_now_ms() - l.start_ms;
+    SL_INFO("weights packed mb=%llu ms=%llu mb_per_s=%llu", (unsigned long long)(l.bytes_done / 1000000),
+            (unsigned long long)ms, (unsigned long long)mb_per_s(l.bytes_done, ms));
     return SL_OK;
-fail:
-    sl_weights_free(w);
-    return e;
+}
+
+void sl_weights_save(struct sl_weights *w, const struct sl_weights_source *from)
+{
+    if (!may_cache(from, w->ops) || w->from_cache || w->saver != NULL)
+        return;
+    w->saver = sl_pack_saver_start(&(struct sl_pack_save){
+        .dir = from->cache_dir,
+        .key = key_of(from, w->ops),
+        .ops = w->ops,
+        .items = w->items,
+        .n_items = w->n_items,
+        .max_bytes = SL_PACK_CACHE_MAX_BYTES,
+        .keep_free_bytes = SL_PACK_CACHE_KEEP_FREE_BYTES,
+    });
 }
 
 static void vector_free(const struct sl_weights *w, struct sl_vector *v)
@@ -241,6 +365,7 @@ static void vector_free(const struct sl_weights *w, struct sl_vector *v)
 
 void sl_weights_free(struct sl_weights *w)
 {
+    sl_pack_saver_end(w->saver);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         for (size_t k = 0; k < SL_COUNTOF(matrices); k++)
             w->ops->weight_free(w->dev, *matrix_of(&w->layers[i], k));
@@ -253,6 +378,7 @@ void sl_weights_free(struct sl_weights *w)
         w->ops->weight_free(w->dev, w->embed);
         vector_free(w, &w->out_norm);
     }
+    sl_free(w->items);
     sl_free(w->layers);
     *w = (struct sl_weights){0};
 }

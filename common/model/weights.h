@@ -3,6 +3,7 @@
 #define SLUICE_COMMON_MODEL_WEIGHTS_H
 
 #include "common/model/model_conf.h"
+#include "common/model/pack_cache.h"
 
 struct sl_vector { /* float32 on the device */
     float *p;      /* NULL = absent */
@@ -27,14 +28,30 @@ struct sl_weights {
     struct sl_vector out_norm;
     struct sl_layer_weights *layers; /* [n_layers] */
     uint32_t n_layers;
+
+    struct sl_pack_item *items; /* every matrix once, by name */
+    size_t n_items;
+    bool from_cache;
+    struct sl_pack_saver *saver;
 };
 
-/* Packs from an open file that passed sl_model_conf_read(); the file may be closed afterwards. On error w is
- * empty again. SL_ENOMEM, SL_EUNSUPPORTED (by this device), with why. */
-SL_MUST_CHECK enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_model_file *f,
-                                          const struct sl_model_conf *c, const struct sl_backend_ops *ops,
-                                          struct sl_dev *dev, void (*progress)(void *arg, unsigned percent),
-                                          void *progress_arg, struct sl_why *why);
+struct sl_weights_source {
+    const struct sl_model_file *file; /* passed sl_model_conf_read() */
+    const struct sl_model_conf *conf; /* with its digest */
+    unsigned n_threads;
+    const char *cache_dir;                         /* NULL = no cache */
+    void (*progress)(void *arg, unsigned percent); /* while packing; may be NULL */
+    void *progress_arg;
+};
+
+/* Reads the packed weights from the cache when they are there, else packs them from the file, which may be
+ * closed afterwards. On error w is empty again. SL_ENOMEM, SL_EUNSUPPORTED (by this device), with why. */
+SL_MUST_CHECK enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_weights_source *from,
+                                          const struct sl_backend_ops *ops, struct sl_dev *dev,
+                                          struct sl_why *why);
+/* Saves what was packed to the cache, from a thread of its own, until it is done or w is freed. Does nothing
+ * where there is no cache or it is saved already. */
+void sl_weights_save(struct sl_weights *w, const struct sl_weights_source *from);
 void sl_weights_free(struct sl_weights *w); /* takes a zeroed one */
 size_t sl_weights_bytes(const struct sl_weights *w);
 

@@ -212,6 +212,18 @@ void sl_model_close(struct sl_model *m)
     sl_free(m);
 }
 
+const struct sl_model_times *sl_model_times(const struct sl_model *m)
+{
+    static const struct sl_model_times none;
+    (void)m;
+    return &none;
+}
+
+void sl_model_save_packed(struct sl_model *m)
+{
+    (void)m;
+}
+
 const struct sl_model_conf *sl_model_conf(const struct sl_model *m)
 {
     return &m->conf;
