@@ -2,8 +2,6 @@
  */
 #include "kernels/cpu/isa_avx2.h"
 
-#include "kernels/cpu/isa_portable.h"
-
 const struct sl_cpu_isa sl_cpu_isa_avx2 = {
     .rmsnorm_row = sl_avx2_rmsnorm_row,
     .norm_add_row = sl_avx2_norm_add_row,
@@ -15,7 +13,7 @@ const struct sl_cpu_isa sl_cpu_isa_avx2 = {
     .angles = sl_avx2_angles,
     .rotate = sl_avx2_rotate,
     .kv_store = sl_avx2_kv_store,
-    .attn_tile = sl_portable_attn_tile,
-    .attn_merge = sl_portable_attn_merge,
-    .attn_finish = sl_portable_attn_finish,
+    .attn_tile = sl_avx2_attn_tile,
+    .attn_merge = sl_avx2_attn_merge,
+    .attn_finish = sl_avx2_attn_finish,
 };

@@ -20,5 +20,9 @@ void sl_avx2_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to);
 /* r0 is a multiple of SL_GROUP. */
 void sl_avx2_panel(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
                    const struct sl_store *to);
+void sl_avx2_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);
+void sl_avx2_attn_merge(float *total, float *total_m, float *total_l, const float *acc, float m, float l,
+                        uint32_t head_dim);
+void sl_avx2_attn_finish(const float *total, float total_l, uint32_t head_dim, float *out);
 
 #endif
