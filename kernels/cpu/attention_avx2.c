@@ -1,11 +1,14 @@
 /* kernels/cpu/attention_avx2.c - a block of an attention tile with AVX2; arithmetic: cpu_attention.c, the
  * bits of attention_portable.c.
  *
- * All types of K and V become float32 in scratch, K transposed: lanes of a score are positions, lanes of the
- * output are head_dim. The types then differ in one thing: bfloat16 multiplies in pairs, the odd one first,
- * and takes subnormal arguments and results of these products as zero (MXCSR), which is what vdpbf16ps does.
- * The products are therefore functions of their own, not inlined: the compiler may move arithmetic across a
- * change of MXCSR, but not across a call. */
+ * All types of K and V become float32, K transposed: lanes of a score are positions, lanes of the output are
+ * head_dim. A tile of many rows has the block converted to scratch once; a tile of few rows (a decode row and
+ * its group) has half the block's K in scratch at a time and takes V straight from the conversion.
+ *
+ * The types then differ in one thing: bfloat16 multiplies in pairs, the odd one first, and takes subnormal
+ * arguments and results of these products as zero (MXCSR), which is what vdpbf16ps does. The products are
+ * therefore functions of their own, not inlined: the compiler may move arithmetic across a change of MXCSR,
+ * but not across a call. */
 #include <immintrin.h>
 
 #include "kernels/cpu/attention_tile.h"
@@ -22,25 +25,6 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-
-/* 16 elements of 16 bits from element i on, zero from hd on. */
-INLINE __m256i load_halves(const uint8_t *row, uint32_t i, uint32_t hd)
-{
-    if (i + 16 <= hd)
-        return _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * (size_t)i));
-    _Alignas(32) uint8_t rest[32] = {0};
-    memcpy(rest, row + 2 * (size_t)i, 2 * (size_t)(hd - i));
-    return _mm256_load_si256((const __m256i *)(const void *)rest);
-}
-
-INLINE __m256 load_floats(const uint8_t *row, uint32_t i, uint32_t hd)
-{
-    if (i + 8 <= hd)
-        return _mm256_loadu_ps((const float *)(const void *)(row + 4 * (size_t)i));
-    _Alignas(32) float rest[8] = {0};
-    memcpy(rest, row + 4 * (size_t)i, 4 * (size_t)(hd - i));
-    return _mm256_load_ps(rest);
-}
 
 INLINE __m256 to_floats(enum sl_dtype type, __m128i halves)
 {
@@ -100,15 +84,15 @@ INLINE void transpose_floats(__m256 r[8])
         r[i] = t[i];
 }
 
-/* 8 positions of K to columns [0, 8) of k, rows up to hd rounded up to 16. */
-INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], uint32_t hd, float *k)
+/* 8 positions of K to columns [0, 8) of k. */
+INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], uint32_t width, float *k)
 {
     if (type == SL_F32) {
-        for (uint32_t d = 0; d < hd; d += 8) {
+        for (uint32_t d = 0; d < width; d += 8) {
             __m256 r[8];
             UNROLL
             for (uint32_t i = 0; i < 8; i++)
-                r[i] = load_floats(rows[i], d, hd);
+                r[i] = _mm256_loadu_ps((const float *)(const void *)rows[i] + d);
             transpose_floats(r);
             UNROLL
             for (uint32_t i = 0; i < 8; i++)
@@ -116,11 +100,11 @@ INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], uint32
         }
         return;
     }
-    for (uint32_t d = 0; d < hd; d += 16) {
+    for (uint32_t d = 0; d < width; d += 16) {
         __m256i r[8];
         UNROLL
         for (uint32_t i = 0; i < 8; i++)
-            r[i] = load_halves(rows[i], d, hd);
+            r[i] = _mm256_loadu_si256((const __m256i *)(const void *)(rows[i] + 2 * (size_t)d));
         transpose_halves(r);
         UNROLL
         for (uint32_t i = 0; i < 8; i++) {
@@ -131,43 +115,39 @@ INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], uint32
     }
 }
 
-INLINE void convert_v(enum sl_dtype type, const uint8_t *row, uint32_t hd, float *v)
+/* 8 elements from element i on. */
+INLINE __m256 load_vector(enum sl_dtype type, const uint8_t *row, uint32_t i)
 {
-    if (type == SL_F32) {
-        for (uint32_t d = 0; d < hd; d += 8)
-            _mm256_store_ps(v + d, load_floats(row, d, hd));
-        return;
-    }
-    for (uint32_t d = 0; d < hd; d += 16) {
-        __m256i h = load_halves(row, d, hd);
-        _mm256_store_ps(v + d, to_floats(type, _mm256_castsi256_si128(h)));
-        _mm256_store_ps(v + d + 8, to_floats(type, _mm256_extracti128_si256(h, 1)));
-    }
-}
-
-/* The block in scratch as float32: K [head_dim][BLK], V [BLK][width]. */
-INLINE void load_block(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t hd,
-                       const struct sl_attn_block *b)
-{
-    uint32_t width = sl_attn_width(hd);
-    for (uint32_t i = 0; i < b->n; i += 8)
-        transpose_k(type, b->k + i, hd, s->k + i);
-    for (uint32_t i = 0; i < b->n; i++)
-        convert_v(type, b->v[i], hd, s->v + (size_t)i * width);
+    if (type == SL_F32)
+        return _mm256_loadu_ps((const float *)(const void *)row + i);
+    return to_floats(type, _mm_loadu_si128((const __m128i *)(const void *)(row + 2 * (size_t)i)));
 }
 
 /* Which of two comes when: (0, 1), for bfloat16 (1, 0). */
-INLINE uint32_t nth(int pairs, uint32_t i)
+INLINE uint32_t nth(enum sl_dtype type, uint32_t i)
 {
-    return pairs ? 1 - i : i;
+    return type == SL_BF16 ? 1 - i : i;
 }
 
-/* Scores of rows [r, r + rows) at positions [8 v, 8 (v + vectors)) of the block. */
-INLINE void score_tile(int pairs, uint32_t rows, uint32_t vectors, const struct sl_attn_scratch *s,
-                       uint32_t r, uint32_t hd, uint32_t v)
+/* sums[i] += f[i * stride] * y for rows rows. */
+INLINE void add_products(uint32_t rows, uint32_t vectors, const float *f, size_t stride, const __m256 y[4],
+                         __m256 sums[ROWS][4])
+{
+    UNROLL
+    for (uint32_t i = 0; i < rows; i++) {
+        __m256 factor = _mm256_set1_ps(f[i * stride]);
+        UNROLL
+        for (uint32_t j = 0; j < vectors; j++)
+            sums[i][j] = _mm256_fmadd_ps(factor, y[j], sums[i][j]);
+    }
+}
+
+/* Scores of rows [r, r + rows) at positions [8 v, 8 (v + vectors)) of the block, whose K starts at k. */
+INLINE void score_tile(enum sl_dtype type, uint32_t rows, uint32_t vectors, const struct sl_attn_scratch *s,
+                       uint32_t r, uint32_t hd, uint32_t v, const float *k)
 {
     uint32_t width = sl_attn_width(hd);
-    const float *q = s->q + (size_t)r * width, *k = s->k + 8 * v;
+    const float *q = s->q + (size_t)r * width;
     __m256 x[ROWS][4];
     UNROLL
     for (uint32_t i = 0; i < rows; i++)
@@ -175,18 +155,12 @@ INLINE void score_tile(int pairs, uint32_t rows, uint32_t vectors, const struct 
     for (uint32_t d = 0; d < hd; d += 2, k += 2 * BLK) {
         UNROLL
         for (uint32_t e = 0; e < 2; e++) {
-            uint32_t at = nth(pairs, e);
+            uint32_t at = nth(type, e);
             __m256 y[4];
             UNROLL
             for (uint32_t j = 0; j < vectors; j++)
                 y[j] = _mm256_load_ps(k + at * BLK + 8 * j);
-            UNROLL
-            for (uint32_t i = 0; i < rows; i++) {
-                __m256 f = _mm256_set1_ps(q[(size_t)i * width + d + at]);
-                UNROLL
-                for (uint32_t j = 0; j < vectors; j++)
-                    x[i][j] = _mm256_fmadd_ps(f, y[j], x[i][j]);
-            }
+            add_products(rows, vectors, q + d + at, width, y, x);
         }
     }
     UNROLL
@@ -197,47 +171,58 @@ INLINE void score_tile(int pairs, uint32_t rows, uint32_t vectors, const struct 
     }
 }
 
-INLINE void score_rows(int pairs, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r, uint32_t hd,
-                       uint32_t n)
+/* Where V of the block is. */
+enum where { IN_SCRATCH, IN_PAGES };
+
+struct values {
+    const uint8_t *const *rows; /* in pages */
+    const float *scratch;
+    uint32_t width;
+};
+
+/* Vector c of V of position i. */
+INLINE __m256 value_at(enum where where, enum sl_dtype type, const struct values *v, uint32_t i, uint32_t c)
 {
-    const uint32_t vectors = rows > FEW ? 2 : 4;
-    for (uint32_t v = 0; 8 * v < n; v += vectors)
-        score_tile(pairs, rows, vectors, s, r, hd, v);
+    if (where == IN_PAGES)
+        return load_vector(type, v->rows[i], 8 * c);
+    return _mm256_load_ps(v->scratch + (size_t)i * v->width + 8 * c);
 }
 
 /* One position for one row. */
-INLINE void add_position(uint32_t vectors, float p, const float *v, __m256 a[4])
+INLINE void add_position(enum where where, enum sl_dtype type, uint32_t vectors, float p,
+                         const struct values *v, uint32_t i, uint32_t c, __m256 a[4])
 {
     UNROLL
     for (uint32_t j = 0; j < vectors; j++)
-        a[j] = _mm256_fmadd_ps(_mm256_set1_ps(p), _mm256_load_ps(v + 8 * j), a[j]);
+        a[j] = _mm256_fmadd_ps(_mm256_set1_ps(p), value_at(where, type, v, i, c + j), a[j]);
 }
 
-/* The positions from i on for one row that sees n of them; with pairs i is even, and a partner from n on
- * counts as zero times zero. */
-INLINE void value_rest(int pairs, uint32_t vectors, const float *p, const float *v, uint32_t width,
-                       uint32_t i, uint32_t n, __m256 a[4])
+/* The positions from i on for one row that sees n of them; of pairs i is even, and a partner from n on counts
+ * as zero times zero. */
+INLINE void value_rest(enum where where, enum sl_dtype type, uint32_t vectors, const float *p,
+                       const struct values *v, uint32_t c, uint32_t i, uint32_t n, __m256 a[4])
 {
     for (; i + 2 <= n; i += 2) {
         UNROLL
         for (uint32_t e = 0; e < 2; e++)
-            add_position(vectors, p[i + nth(pairs, e)], v + (size_t)(i + nth(pairs, e)) * width, a);
+            add_position(where, type, vectors, p[i + nth(type, e)], v, i + nth(type, e), c, a);
     }
     if (i == n)
         return;
     UNROLL
-    for (uint32_t j = 0; pairs && j < vectors; j++)
+    for (uint32_t j = 0; type == SL_BF16 && j < vectors; j++)
         a[j] = _mm256_add_ps(a[j], _mm256_setzero_ps());
-    add_position(vectors, p[i], v + (size_t)i * width, a);
+    add_position(where, type, vectors, p[i], v, i, c, a);
 }
 
 /* Vectors [c, c + vectors) of acc of rows [r, r + rows); row i sees n[i] positions, the first of them least.
  */
-INLINE void value_tile(int pairs, uint32_t rows, uint32_t vectors, const struct sl_attn_scratch *s,
-                       uint32_t r, const uint32_t *n, uint32_t hd, uint32_t c)
+INLINE void value_tile(enum where where, enum sl_dtype type, uint32_t rows, uint32_t vectors,
+                       const struct sl_attn_scratch *s, const struct values *v, uint32_t r, const uint32_t *n,
+                       uint32_t c)
 {
-    uint32_t width = sl_attn_width(hd), common = n[0] / 2 * 2;
-    const float *p = s->s + (size_t)r * BLK, *v = s->v + 8 * c;
+    uint32_t width = v->width, common = n[0] / 2 * 2;
+    const float *p = s->s + (size_t)r * BLK;
     float *acc = s->acc + (size_t)r * width + 8 * c;
     __m256 a[ROWS][4];
     UNROLL
@@ -249,84 +234,107 @@ INLINE void value_tile(int pairs, uint32_t rows, uint32_t vectors, const struct 
     for (uint32_t k = 0; k < common; k += 2) {
         UNROLL
         for (uint32_t e = 0; e < 2; e++) {
-            uint32_t at = k + nth(pairs, e);
+            uint32_t at = k + nth(type, e);
             __m256 y[4];
             UNROLL
             for (uint32_t j = 0; j < vectors; j++)
-                y[j] = _mm256_load_ps(v + (size_t)at * width + 8 * j);
-            UNROLL
-            for (uint32_t i = 0; i < rows; i++) {
-                __m256 f = _mm256_set1_ps(p[(size_t)i * BLK + at]);
-                UNROLL
-                for (uint32_t j = 0; j < vectors; j++)
-                    a[i][j] = _mm256_fmadd_ps(f, y[j], a[i][j]);
-            }
+                y[j] = value_at(where, type, v, at, c + j);
+            add_products(rows, vectors, p + at, BLK, y, a);
         }
     }
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
-        value_rest(pairs, vectors, p + (size_t)i * BLK, v, width, common, n[i], a[i]);
+        value_rest(where, type, vectors, p + (size_t)i * BLK, v, c, common, n[i], a[i]);
         UNROLL
         for (uint32_t j = 0; j < vectors; j++)
             _mm256_store_ps(acc + (size_t)i * width + 8 * j, a[i][j]);
     }
 }
 
-INLINE void value_rows(int pairs, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r,
-                       const uint32_t *n, uint32_t hd)
+INLINE void score_rows(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r,
+                       uint32_t hd, uint32_t n)
 {
-    uint32_t c = 0, end = sl_attn_width(hd) / 8; /* an even number */
-    for (; rows <= FEW && c + 4 <= end; c += 4)
-        value_tile(pairs, rows, 4, s, r, n, hd, c);
+    const uint32_t vectors = rows > FEW ? 2 : 4;
+    for (uint32_t v = 0; 8 * v < n; v += vectors)
+        score_tile(type, rows, vectors, s, r, hd, v, s->k + 8 * v);
+}
+
+INLINE void value_rows(enum where where, enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s,
+                       const struct values *v, uint32_t r, const uint32_t *n)
+{
+    uint32_t c = 0, end = v->width / 8; /* an even number */
+    for (; rows < FEW && c + 4 <= end; c += 4)
+        value_tile(where, type, rows, 4, s, v, r, n, c);
     for (; c < end; c += 2)
-        value_tile(pairs, rows, 2, s, r, n, hd, c);
+        value_tile(where, type, rows, 2, s, v, r, n, c);
 }
 
-/* All rows by ROWS, then FEW, then one. */
-INLINE void all_scores(int pairs, const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                       uint32_t n)
+/* Scores of the rows [r, end), by ROWS, then FEW, then one. */
+INLINE void many_scores(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
+                        uint32_t hd, const struct sl_attn_block *b)
 {
+    for (uint32_t i = 0; i < b->n; i += 8)
+        transpose_k(type, b->k + i, sl_attn_width(hd), s->k + i);
     for (; r + ROWS <= end; r += ROWS)
-        score_rows(pairs, ROWS, s, r, hd, n);
+        score_rows(type, ROWS, s, r, hd, b->n);
     for (; r + FEW <= end; r += FEW)
-        score_rows(pairs, FEW, s, r, hd, n);
+        score_rows(type, FEW, s, r, hd, b->n);
     for (; r < end; r++)
-        score_rows(pairs, 1, s, r, hd, n);
+        score_rows(type, 1, s, r, hd, b->n);
 }
 
-INLINE void all_values(int pairs, const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                       const uint32_t *n, uint32_t hd)
+INLINE void many_values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
+                        uint32_t hd, const struct sl_attn_block *b, const uint32_t *n)
 {
+    const struct values v = {.scratch = s->v, .width = sl_attn_width(hd)};
+    for (uint32_t i = 0; i < b->n; i++)
+        for (uint32_t d = 0; d < v.width; d += 8)
+            _mm256_store_ps(s->v + (size_t)i * v.width + d, load_vector(type, b->v[i], d));
     for (; r + ROWS <= end; r += ROWS)
-        value_rows(pairs, ROWS, s, r, n + r, hd);
+        value_rows(IN_SCRATCH, type, ROWS, s, &v, r, n + r);
     for (; r + FEW <= end; r += FEW)
-        value_rows(pairs, FEW, s, r, n + r, hd);
+        value_rows(IN_SCRATCH, type, FEW, s, &v, r, n + r);
     for (; r < end; r++)
-        value_rows(pairs, 1, s, r, n + r, hd);
+        value_rows(IN_SCRATCH, type, 1, s, &v, r, n + r);
 }
 
-static __attribute__((noinline)) void scores_singly(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                                                    uint32_t hd, uint32_t n)
+INLINE void few_scores(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r,
+                       uint32_t hd, const struct sl_attn_block *b)
 {
-    all_scores(0, s, r, end, hd, n);
+    for (uint32_t v = 0; 8 * v < b->n; v += 4) {
+        for (uint32_t j = 0; j < 4; j++)
+            transpose_k(type, b->k + 8 * (v + j), sl_attn_width(hd), s->k + 8 * j);
+        score_tile(type, rows, 4, s, r, hd, v, s->k);
+    }
 }
 
-static __attribute__((noinline)) void scores_in_pairs(const struct sl_attn_scratch *s, uint32_t r,
-                                                      uint32_t end, uint32_t hd, uint32_t n)
+/* Scores of the rows [r, end) of a tile. */
+INLINE void scores(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
+                   const struct sl_attn_block *b)
 {
-    all_scores(1, s, r, end, hd, n);
+    if (end - r > FEW)
+        many_scores(type, s, r, end, hd, b);
+    else if (end - r == 3)
+        few_scores(type, 3, s, r, hd, b);
+    else if (end - r == 2)
+        few_scores(type, 2, s, r, hd, b);
+    else
+        few_scores(type, 1, s, r, hd, b);
 }
 
-static __attribute__((noinline)) void values_singly(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                                                    const uint32_t *n, uint32_t hd)
+/* What V adds to acc of the rows [r, end). */
+INLINE void values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
+                   const struct sl_attn_block *b, const uint32_t *n)
 {
-    all_values(0, s, r, end, n, hd);
-}
-
-static __attribute__((noinline)) void values_in_pairs(const struct sl_attn_scratch *s, uint32_t r,
-                                                      uint32_t end, const uint32_t *n, uint32_t hd)
-{
-    all_values(1, s, r, end, n, hd);
+    const struct values v = {.rows = b->v, .width = sl_attn_width(hd)};
+    if (end - r > FEW)
+        many_values(type, s, r, end, hd, b, n);
+    else if (end - r == 3)
+        value_rows(IN_PAGES, type, 3, s, &v, r, n + r);
+    else if (end - r == 2)
+        value_rows(IN_PAGES, type, 2, s, &v, r, n + r);
+    else
+        value_rows(IN_PAGES, type, 1, s, &v, r, n + r);
 }
 
 /* Lanes of all ones at the positions in [first, n) of the 8 from i on. */
@@ -387,25 +395,60 @@ static void prefetch_rows(const uint8_t *const rows[BLK], uint32_t n, uint32_t t
             _mm_prefetch(rows[i] + at, _MM_HINT_T1);
 }
 
-static void attend_pairs(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                         const struct sl_attn_seen *seen, uint32_t hd, uint32_t n)
+static __attribute__((noinline)) void scores_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
+                                                  uint32_t hd, const struct sl_attn_block *b)
+{
+    scores(SL_BF16, s, r, end, hd, b);
+}
+
+static __attribute__((noinline)) void values_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
+                                                  uint32_t hd, const struct sl_attn_block *b,
+                                                  const uint32_t *n)
+{
+    values(SL_BF16, s, r, end, hd, b, n);
+}
+
+static void attend_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
+                        const struct sl_attn_seen *seen, const struct sl_attn_block *b)
 {
     uint32_t mode = _mm_getcsr();
     _mm_setcsr(mode | FLUSH_SUBNORMALS);
-    scores_in_pairs(s, r, end, hd, n);
+    scores_bf16(s, r, end, hd, b);
     _mm_setcsr(mode);
     softmax_rows(s, r, end, seen, hd, 1);
     _mm_setcsr(mode | FLUSH_SUBNORMALS);
-    values_in_pairs(s, r, end, seen->n, hd);
+    values_bf16(s, r, end, hd, b, seen->n);
     _mm_setcsr(mode);
 }
 
-static void attend_singly(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                          const struct sl_attn_seen *seen, uint32_t hd, uint32_t n)
+static void attend_f16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
+                       const struct sl_attn_seen *seen, const struct sl_attn_block *b)
 {
-    scores_singly(s, r, end, hd, n);
+    scores(SL_F16, s, r, end, hd, b);
     softmax_rows(s, r, end, seen, hd, 0);
-    values_singly(s, r, end, seen->n, hd);
+    values(SL_F16, s, r, end, hd, b, seen->n);
+}
+
+static void attend_f32(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
+                       const struct sl_attn_seen *seen, const struct sl_attn_block *b)
+{
+    scores(SL_F32, s, r, end, hd, b);
+    softmax_rows(s, r, end, seen, hd, 0);
+    values(SL_F32, s, r, end, hd, b, seen->n);
+}
+
+/* The block with its rows copied to scratch, for a head_dim that is no multiple of 16: the inner loops take
+ * whole vectors. What they read behind head_dim is never looked at. */
+static void widen_rows(const struct sl_attn_scratch *s, uint32_t token_bytes, const struct sl_attn_block *b,
+                       struct sl_attn_block *wide)
+{
+    uint32_t row = (token_bytes + 63) / 64 * 64;
+    uint8_t *to = (uint8_t *)s->wide;
+    wide->n = b->n;
+    for (uint32_t i = 0; i < BLK; i++, to += 2 * (size_t)row) {
+        wide->k[i] = memcpy(to, b->k[i], token_bytes);
+        wide->v[i] = memcpy(to + row, b->v[i], token_bytes);
+    }
 }
 
 static void attend_block(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t r,
@@ -413,22 +456,19 @@ static void attend_block(const struct sl_attn_tile *t, const struct sl_attn_scra
                          const struct sl_attn_block *next)
 {
     uint32_t hd = t->shape->head_dim;
-    switch (t->kv->g.dtype) {
-    case SL_BF16:
-        load_block(SL_BF16, s, hd, b);
-        break;
-    case SL_F16:
-        load_block(SL_F16, s, hd, b);
-        break;
-    default:
-        load_block(SL_F32, s, hd, b);
-    }
     prefetch_rows(next->k, next->n, (uint32_t)t->kv->token_bytes);
     prefetch_rows(next->v, next->n, (uint32_t)t->kv->token_bytes);
+    struct sl_attn_block wide;
+    if (hd % 16 != 0) {
+        widen_rows(s, (uint32_t)t->kv->token_bytes, b, &wide);
+        b = &wide;
+    }
     if (t->kv->g.dtype == SL_BF16)
-        attend_pairs(s, r, end, seen, hd, b->n);
+        attend_bf16(s, r, end, hd, seen, b);
+    else if (t->kv->g.dtype == SL_F16)
+        attend_f16(s, r, end, hd, seen, b);
     else
-        attend_singly(s, r, end, seen, hd, b->n);
+        attend_f32(s, r, end, hd, seen, b);
 }
 
 static void load_query(const float *q, uint32_t hd, float scale, enum sl_dtype type, float *to)

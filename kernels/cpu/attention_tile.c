@@ -12,11 +12,13 @@ static void find_rows(const struct sl_attn_tile *t, uint32_t which, uint32_t pos
                       const uint8_t *rows[BLK])
 {
     uint32_t page_tokens = t->kv->g.page_tokens;
+    size_t step = t->kv->token_bytes;
     for (uint32_t i = 0; i < n;) {
-        uint32_t left = page_tokens - (pos + i) % page_tokens;
+        uint32_t left = page_tokens - (pos + i) % page_tokens, count = left < n - i ? left : n - i;
         const uint8_t *at = sl_kv_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i);
-        for (; left > 0 && i < n; left--, i++, at += t->kv->token_bytes)
-            rows[i] = at;
+        for (uint32_t j = 0; j < count; j++)
+            rows[i + j] = at + j * step;
+        i += count;
     }
     for (uint32_t i = n; i < BLK; i++)
         rows[i] = rows[n - 1];

@@ -93,6 +93,7 @@ struct sl_attn_scratch {
     float *v;                                /* [SL_ATTN_BLOCK][width] */
     float *q;                                /* [SL_ATTN_QROWS][width], scaled */
     float *s;                                /* [SL_ATTN_QROWS][SL_ATTN_BLOCK] */
+    float *wide;                             /* [SL_ATTN_BLOCK][2][width]: rows of K and V, padded */
     float *acc;                              /* [SL_ATTN_QROWS][width] of the segment */
     float *total;                            /* [SL_ATTN_QROWS][width] of the segments before */
     float *m, *l, *keep, *total_m, *total_l; /* [SL_ATTN_QROWS] */
