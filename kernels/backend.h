@@ -103,7 +103,7 @@ struct sl_backend_ops {
     void (*upload)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
     void (*download)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 
-    /* Packs n views (same type and n_cols), stacked along their rows, into the layout linear() wants. The
+    /* Packs n views (same n_cols, any types), stacked along their rows, into the layout linear() wants. The
      * views may be unmapped afterwards. SL_EUNSUPPORTED names a type or size it cannot take; SL_ENOMEM. */
     enum sl_err (*weight_pack)(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
                                struct sl_weight **out, struct sl_why *why);

@@ -18,7 +18,7 @@
  * Q4_K { f16 d; f16 dmin; uint8 s[12]; uint8 q[128] }                  x = d * sc * q - dmin * mn
  * Q5_K { f16 d; f16 dmin; uint8 s[12]; uint8 h[32]; uint8 q[128] }     the same
  * Q6_K { uint8 q[128]; uint8 h[64]; int8 s[16]; f16 d }                x = d * s * (q - 32)
- * Q4_K, Q5_K: 8 parts of 32 with 6-bit sc and mn (sl_k_scales()). Byte j of the 32 bytes c of q holds element
+ * Q4_K, Q5_K: 8 parts of 32 with 6-bit sc and mn (sl_k_parts()). Byte j of the 32 bytes c of q holds element
  * j of part 2 c in its low and of part 2 c + 1 in its high nibble; bit i of h[j] is the fifth bit of element
  * j of part i.
  * Q6_K: 16 parts of 16. In each half of 128 elements, the 64 bytes of q hold elements 0 .. 63 in their low
@@ -84,17 +84,22 @@ static void q8_0_block(const uint8_t *p, float *out)
         out[j] = (float)(int8_t)p[2 + j] * d;
 }
 
-void sl_k_scales(const uint8_t *block, uint32_t i, float *d, float *m)
+void sl_k_parts(const uint8_t *block, uint32_t i, uint8_t *sc, uint8_t *mn)
 {
     const uint8_t *s = block + 4;
-    int sc, mn;
     if (i < 4) {
-        sc = s[i] & 63;
-        mn = s[i + 4] & 63;
+        *sc = s[i] & 63;
+        *mn = s[i + 4] & 63;
     } else { /* four bits of each in a byte, two more above the first parts' six */
-        sc = (s[i + 4] & 15) | (s[i - 4] >> 6) << 4;
-        mn = s[i + 4] >> 4 | (s[i] >> 6) << 4;
+        *sc = (uint8_t)((s[i + 4] & 15) | (s[i - 4] >> 6) << 4);
+        *mn = (uint8_t)(s[i + 4] >> 4 | (s[i] >> 6) << 4);
     }
+}
+
+static void k_scales(const uint8_t *block, uint32_t i, float *d, float *m)
+{
+    uint8_t sc, mn;
+    sl_k_parts(block, i, &sc, &mn);
     *d = sl_f16_load(block) * (float)sc;
     *m = sl_f16_load(block + 2) * (float)mn;
 }
@@ -104,7 +109,7 @@ static void q4_k_block(const uint8_t *block, float *out)
     for (uint32_t i = 0; i < 8; i++, out += 32) {
         const uint8_t *q = block + 16 + i / 2 * 32;
         float d, m;
-        sl_k_scales(block, i, &d, &m);
+        k_scales(block, i, &d, &m);
         for (int j = 0; j < 32; j++)
             out[j] = d * (float)(q[j] >> i % 2 * 4 & 15) - m;
     }
@@ -115,7 +120,7 @@ static void q5_k_block(const uint8_t *block, float *out)
     for (uint32_t i = 0; i < 8; i++, out += 32) {
         const uint8_t *h = block + 16, *q = block + 48 + i / 2 * 32;
         float d, m;
-        sl_k_scales(block, i, &d, &m);
+        k_scales(block, i, &d, &m);
         for (int j = 0; j < 32; j++)
             out[j] = d * (float)((q[j] >> i % 2 * 4 & 15) | (h[j] >> i & 1) << 4) - m;
     }

@@ -11,15 +11,19 @@ extern "C" {
 #endif
 
 /* Values are GGUF's type numbers. */
-enum sl_dtype { SL_F32 = 0, SL_F16 = 1, SL_Q4_0 = 2, SL_Q4_1 = 3, SL_Q8_0 = 8, SL_BF16 = 30 };
-
-/* Types of a file that no inner loop computes with: packing turns them into one of the above. They are no
- * enumerators, so that a switch over what is computed with is complete without them. */
-#define SL_Q5_0 ((enum sl_dtype)6)
-#define SL_Q5_1 ((enum sl_dtype)7)
-#define SL_Q4_K ((enum sl_dtype)12)
-#define SL_Q5_K ((enum sl_dtype)13)
-#define SL_Q6_K ((enum sl_dtype)14)
+enum sl_dtype {
+    SL_F32 = 0,
+    SL_F16 = 1,
+    SL_Q4_0 = 2,
+    SL_Q4_1 = 3,
+    SL_Q5_0 = 6,
+    SL_Q5_1 = 7,
+    SL_Q8_0 = 8,
+    SL_Q4_K = 12,
+    SL_Q5_K = 13,
+    SL_Q6_K = 14,
+    SL_BF16 = 30
+};
 
 /* A row-major matrix [n_rows, n_cols] as it lies in the model file; a row is contiguous, n_cols is the
  * reduced side. */
@@ -36,8 +40,8 @@ size_t sl_dtype_row_bytes(enum sl_dtype type, uint64_t n_cols);
 const char *sl_dtype_name(enum sl_dtype type);
 /* Plain dequantisation of one row to float32: the meaning of the type. Source: GGUF's block formats. */
 void sl_dequant_row(enum sl_dtype type, const void *row, uint64_t n_cols, float *out);
-/* Of elements [32 i, 32 i + 32) of a block of Q4_K or Q5_K: x = d * q - m. */
-void sl_k_scales(const uint8_t *block, uint32_t i, float *d, float *m);
+/* Of elements [32 i, 32 i + 32) of a block of Q4_K or Q5_K: x = d * sc * q - dmin * mn. */
+void sl_k_parts(const uint8_t *block, uint32_t i, uint8_t *sc, uint8_t *mn);
 
 /* KV page geometry. One page: [n_layers, 2 (K, V), n_kv_heads, page_tokens, head_dim] of dtype, contiguous.
  */

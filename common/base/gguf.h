@@ -57,7 +57,6 @@ struct sl_ggml_type {
     const char *name;      /* "Q4_1" */
     uint32_t block_values; /* values per block; a row is a whole number of blocks */
     uint32_t block_bytes;
-    bool supported; /* by our kernels */
 };
 
 struct sl_gguf; /* opaque */
@@ -133,9 +132,6 @@ const struct sl_gguf_tensor *sl_gguf_tensor_find(const struct sl_gguf *g,
 
 /* NULL for an id that ggml does not have (or no longer has). */
 const struct sl_ggml_type *sl_ggml_type_info(uint32_t id);
-/* SL_EUNSUPPORTED with "tensor X has type Q4_K, which is not supported yet; supported: ..." or SL_OK. */
-SL_MUST_CHECK enum sl_err sl_gguf_tensor_supported(const struct sl_gguf *g, const struct sl_gguf_tensor *t,
-                                                   struct sl_why *why);
 
 #ifdef __cplusplus
 }

@@ -5,8 +5,8 @@
  * first and then all read at once.
  *
  * q, k, v and gate, up are stacked into one matrix each: one pass over the row's activations, one task list
- * for the threads. The stack needs one type; where a file mixes types inside a stack, all of it becomes
- * float32, exact and large, and rare enough. */
+ * for the threads. Their types may differ (Q4_K_M files have q, k in Q4_K and v in Q6_K): a packed matrix has
+ * a segment for each. */
 #include "common/model/weights.h"
 
 #include "common/base/clock.h"
@@ -77,26 +77,6 @@ static const struct sl_model_tensor *layer_tensor(const struct loader *l, int la
     return sl_model_file_tensor_find(l->from->file, name);
 }
 
-/* Replaces the views' data by float32 copies in one block, which the caller frees after packing. */
-static void *views_to_f32(struct sl_tensor_view *views, size_t n)
-{
-    size_t total = 0, at = 0;
-    for (size_t i = 0; i < n; i++)
-        total += views[i].n_rows * views[i].n_cols;
-    float *block = sl_try_alloc(total * sizeof *block);
-    for (size_t i = 0; block != NULL && i < n; i++) {
-        size_t row_bytes = sl_dtype_row_bytes(views[i].type, views[i].n_cols);
-        float *to = block + at;
-        for (uint64_t r = 0; r < views[i].n_rows; r++)
-            sl_dequant_row(views[i].type, (const uint8_t *)views[i].data + r * row_bytes, views[i].n_cols,
-                           to + r * views[i].n_cols);
-        at += views[i].n_rows * views[i].n_cols;
-        views[i].type = SL_F32;
-        views[i].data = to;
-    }
-    return block;
-}
-
 /* Where GGUF orders the rows in another way, a copy takes the place of the view's data; the caller frees it.
  */
 static enum sl_err in_gguf_order(const struct loader *l, const struct sl_model_tensor *t,
@@ -132,21 +112,6 @@ static void tell_progress(struct loader *l)
             (unsigned long long)mb_per_s(l->bytes_done, now - l->start_ms));
 }
 
-static enum sl_err pack_views(const struct loader *l, struct sl_tensor_view *views, size_t n,
-                              const char *name, struct sl_weight **out)
-{
-    void *block = NULL;
-    bool mixed = false;
-    for (size_t i = 1; i < n; i++)
-        mixed = mixed || views[i].type != views[0].type;
-    if (mixed && (block = views_to_f32(views, n)) == NULL)
-        return sl_why_set(l->why, SL_ENOMEM,
-                          "not enough memory to unpack %s, whose types differ from each other", name);
-    enum sl_err e = l->w->ops->weight_pack(l->w->dev, views, n, out, l->why);
-    sl_free(block);
-    return e;
-}
-
 /* "blk.0.attn_q.weight+attn_k.weight+attn_v.weight" */
 static void name_of(int layer, const char *const *parts, size_t n, char name[SL_PACK_NAME_MAX])
 {
@@ -160,7 +125,7 @@ static void name_of(int layer, const char *const *parts, size_t n, char name[SL_
 }
 
 static enum sl_err pack_parts(struct loader *l, int layer, const char *const *parts, size_t n,
-                              const char *name, struct sl_weight **out)
+                              struct sl_weight **out)
 {
     const struct sl_model_tensor *t[MAX_STACK];
     struct sl_tensor_view views[MAX_STACK];
@@ -172,7 +137,7 @@ static enum sl_err pack_parts(struct loader *l, int layer, const char *const *pa
             e = in_gguf_order(l, t[i], &views[i], &copies[i]);
     }
     if (e == SL_OK)
-        e = pack_views(l, views, n, name, out);
+        e = l->w->ops->weight_pack(l->w->dev, views, n, out, l->why);
     for (size_t i = 0; i < n; i++) {
         sl_free(copies[i]);
         sl_model_file_release(l->from->file, t[i]->view.data, t[i]->bytes);
@@ -191,7 +156,7 @@ static enum sl_err pack(struct loader *l, int layer, const char *const *parts, s
     name_of(layer, parts, n, item->name);
     enum sl_err e = l->cache != NULL
                         ? sl_pack_cache_take(l->cache, item->name, l->w->ops, l->w->dev, out, l->why)
-                        : pack_parts(l, layer, parts, n, item->name, out);
+                        : pack_parts(l, layer, parts, n, out);
     if (e == SL_OK) {
         item->weight = *out;
         l->w->n_items++;

@@ -11,6 +11,9 @@
  */
 #define PARTIAL_FLOATS ((size_t)1 << 20)
 
+/* Between the forms of a batch's activations, which begin on cache lines. */
+#define ACTS_SLACK ((size_t)4096)
+
 enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa *isa, struct sl_dev **out,
                         struct sl_why *why)
 {
@@ -83,27 +86,27 @@ void sl_cpu_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, voi
     sl_cpu_pool_run(d->pool, n_items, fn, arg);
 }
 
-enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols)
+enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols, size_t row_bytes)
 {
-    if (n_cols <= d->widest)
-        return SL_OK;
-    /* float32 is the largest form: quantised rows need 40 bytes a block of 32, the last group may be short */
-    size_t bytes = ((size_t)d->max_rows + SL_GROUP) * sl_cpu_row_floats(n_cols) * sizeof(float) + 4096;
-    size_t rows_bytes = sl_cpu_row_floats(n_cols) * d->n_threads * sizeof(float);
-    uint8_t *p = sl_huge_alloc(bytes, true);
-    float *rows = sl_huge_alloc(rows_bytes, true);
-    if (!p || !rows) {
-        sl_huge_free(p, bytes);
-        sl_huge_free(rows, rows_bytes);
-        return SL_ENOMEM;
+    size_t bytes = ((size_t)d->max_rows + SL_CHUNK_ROWS) * row_bytes + ACTS_SLACK;
+    if (bytes > d->acts_bytes) {
+        uint8_t *p = sl_huge_alloc(bytes, true);
+        if (!p)
+            return SL_ENOMEM;
+        sl_huge_free(d->acts, d->acts_bytes);
+        d->acts = p;
+        d->acts_bytes = bytes;
     }
-    sl_huge_free(d->acts, d->acts_bytes);
-    sl_huge_free(d->rows, d->rows_bytes);
-    d->acts = p;
-    d->acts_bytes = bytes;
-    d->rows = rows;
-    d->rows_bytes = rows_bytes;
-    d->widest = n_cols;
+    if (n_cols > d->widest) {
+        size_t rows_bytes = sl_cpu_row_floats(n_cols) * d->n_threads * sizeof(float);
+        float *rows = sl_huge_alloc(rows_bytes, true);
+        if (!rows)
+            return SL_ENOMEM;
+        sl_huge_free(d->rows, d->rows_bytes);
+        d->rows = rows;
+        d->rows_bytes = rows_bytes;
+        d->widest = n_cols;
+    }
     return SL_OK;
 }
 

@@ -15,30 +15,117 @@
 
 #define SL_PANEL      32u /* output columns of a packed panel */
 #define SL_QBLOCK     32u /* elements of a quantisation block */
+#define SL_CHUNK_ROWS 64u /* most rows of activations multiplied together */
 #define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
 
 /* Raise when a layout, or what a type is packed as, changes: images are kept on disk. */
-#define SL_PACK_VERSION 1u
+#define SL_PACK_VERSION 2u
 
-/* A matrix [n_rows, n_cols] packed in panels of SL_PANEL rows (the output columns of a product), zero rows
- * behind the last.
+/* Rows [first_row, first_row + n_rows) of a packed matrix, all of one type, in panels of SL_PANEL rows (the
+ * output columns of a product), zero rows behind the last.
  *
  * F32, F16  [panel][n_cols][32] elements
  * BF16      [panel][n_cols / 2 rounded up][32][2]
- * quantised [panel][n_cols / 32] blocks of
- *   Q8_0  [2][8][16][4] bytes q + 128: half h, k-quad s, column 16 h + c, element 4 s + j; then f16 d[32]
- *   Q4_0  [2][4][16][4] bytes: low nibble element 4 s + j, high nibble element 16 + 4 s + j; then f16 d[32]
- *   Q4_1  as Q4_0, then f16 m[32] */
-struct sl_weight {
+ * quantised [panel] blocks of SL_QBLOCK columns; those of a K type in eights behind a head (struct sl_form).
+ * A column's codes are unsigned, x = d * (code - zero) or x = d * code + m. A block is codes     of 4, 5, 6
+ * bits: low four bits [2][4][16][4]: byte (half h, quad s, column 16 h + c, j) has element 4 s + j in its low
+ * and 16 + 4 s + j in its high nibble; fifth bits [2][16][4]: bit s of byte (h, c, j) is that of element 4 s
+ * + j; or fifth and sixth bits [2][2][16][4]: bits 2 s of byte (h, g, c, j) are those of element 16 g + 4 s +
+ * j of 8 bits [2][8][16][4]: byte (h, s, c, j) is element 4 s + j scales    f16 d[32], then where the type
+ * has it f16 m[32]; Q4_K, Q5_K: uint8 sc[32], mn[32], with f16 d[32], dmin[32] in the head: d * sc, -(dmin *
+ * mn) Q6_K: int8 sc[2][32] of elements 0 to 15 and 16 to 31, with f16 d[32] in the head: d * sc */
+struct sl_segment {
     enum sl_dtype type;
-    uint32_t n_rows, n_cols, n_panels;
-    uint32_t block_bytes; /* of a quantised block of a panel */
-    size_t panel_bytes, bytes;
-    uint8_t *data; /* huge pages, 64-byte aligned panels */
-    float *plain;  /* reference only: [panel][n_cols][32] float32 instead of data */
+    uint32_t first_row, n_rows, n_cols;
+    uint32_t first_panel, n_panels; /* counted over the matrix */
+    size_t panel_bytes;
+    uint8_t *data; /* 64-byte aligned panels */
 };
 
-/* Rows of activations in the form a weight type wants. Only the members of that form are set. */
+#define SL_MAX_SEGMENTS 8u /* of a matrix: stacks have up to three tensors */
+
+struct sl_weight {
+    uint32_t n_rows, n_cols, n_panels, n_segments;
+    size_t bytes;
+    uint8_t *data; /* huge pages: the segments' panels in order. The reference has one segment, of F32 */
+    struct sl_segment segments[SL_MAX_SEGMENTS];
+};
+
+/* What a segment is made from. */
+struct sl_rows_of {
+    enum sl_dtype type;
+    uint32_t n_rows;
+};
+
+/* Sizes in bytes of the parts of a quantised type's block, by the layout above. */
+struct sl_form {
+    uint32_t code_bits;
+    uint32_t codes, scales; /* of a block */
+    uint32_t n_blocks;      /* behind one head */
+    uint32_t head;
+    int has_min;
+};
+
+static inline struct sl_form sl_form_of(enum sl_dtype type)
+{
+    switch (type) {
+    case SL_Q4_0:
+        return (struct sl_form){4, 512, 64, 1, 0, 0};
+    case SL_Q4_1:
+        return (struct sl_form){4, 512, 128, 1, 0, 1};
+    case SL_Q5_0:
+        return (struct sl_form){5, 640, 64, 1, 0, 0};
+    case SL_Q5_1:
+        return (struct sl_form){5, 640, 128, 1, 0, 1};
+    case SL_Q8_0:
+        return (struct sl_form){8, 1024, 64, 1, 0, 0};
+    case SL_Q4_K:
+        return (struct sl_form){4, 512, 64, 8, 128, 1};
+    case SL_Q5_K:
+        return (struct sl_form){5, 640, 64, 8, 128, 1};
+    case SL_Q6_K:
+        return (struct sl_form){6, 768, 64, 8, 64, 0};
+    default:
+        return (struct sl_form){0, 0, 0, 0, 0, 0};
+    }
+}
+
+/* Of a head and its blocks. */
+static inline size_t sl_form_bytes(const struct sl_form *f)
+{
+    return f->head + (size_t)f->n_blocks * (f->codes + f->scales);
+}
+
+static inline int sl_is_quantised(enum sl_dtype type)
+{
+    return sl_form_of(type).code_bits != 0;
+}
+
+/* A block of a row of activations as int8, x = scale * q: what any quantised type multiplies with. The
+ * integer sum of a type without a minimum starts at minus its zero point times the sum of q. One cache line.
+ */
+struct sl_qblock {
+    int8_t q[SL_QBLOCK];
+    float scale;
+    float scaled_sum;                     /* scale * sum(q): what a minimum is multiplied with */
+    int32_t start_8, start_16, start_128; /* Q4_0, Q5_0, Q8_0 */
+    int32_t start_32[2];                  /* Q6_K: of elements 0 to 15 and 16 to 31 */
+    int32_t unused;
+};
+
+/* Fills in what follows from the scale and the sums of the two halves of q. */
+static inline void sl_qblock_finish(struct sl_qblock *b, float scale, int32_t sum0, int32_t sum1)
+{
+    b->scale = scale;
+    b->scaled_sum = scale * (float)(sum0 + sum1);
+    b->start_8 = (sum0 + sum1) * -8;
+    b->start_16 = (sum0 + sum1) * -16;
+    b->start_128 = (sum0 + sum1) * -128;
+    b->start_32[0] = sum0 * -32;
+    b->start_32[1] = sum1 * -32;
+}
+
+/* Rows of activations in the forms the types of a matrix want. The members of a form not wanted are NULL. */
 struct sl_acts {
     uint32_t n_rows, n_cols;
     /* float32: F32 and F16 weights */
@@ -47,22 +134,20 @@ struct sl_acts {
     /* bfloat16 pairs, an odd tail padded with zero: BF16 weights */
     uint16_t *bf;
     size_t bf_stride;
-    /* int8 blocks, x = scale * q, in groups of SL_GROUP rows so that a tile of rows is contiguous: block b of
-     * row r lies at sl_acts_block(x, r, b), of SL_QBLOCK bytes in q and one element in the others */
-    int8_t *q;
-    float *scale;
-    int32_t *start;    /* Q8_0, Q4_0: -zero_point * sum(q), where the integer sum starts */
-    float *scaled_sum; /* Q4_1: scale * sum(q), what m is multiplied with */
+    /* quantised weights, in groups of rows that are multiplied together: sl_acts_block() */
+    struct sl_qblock *q;
+    uint32_t group; /* rows */
 };
 
-#define SL_GROUP 8u
-
-static inline size_t sl_acts_block(const struct sl_acts *x, uint32_t r, uint32_t b)
+/* Block b of row r; block b of the row's neighbours in its group lies beside it, block b + 1 a group further.
+ */
+static inline struct sl_qblock *sl_acts_block(const struct sl_acts *x, uint32_t r, uint32_t b)
 {
-    return ((size_t)(r / SL_GROUP) * (x->n_cols / SL_QBLOCK) + b) * SL_GROUP + r % SL_GROUP;
+    size_t group = r / x->group, n_blocks = x->n_cols / SL_QBLOCK;
+    return x->q + (group * n_blocks + b) * x->group + r % x->group;
 }
 
-/* Where the results of a panel go. */
+/* Where the results of a segment go: column 0 is its first row. */
 struct sl_store {
     float *y;
     size_t stride;
@@ -132,17 +217,15 @@ struct sl_cpu_isa {
     void (*swiglu_row)(const float *x, uint32_t n, float *y);
     void (*geglu_row)(const float *x, uint32_t n, float *y);
     /* Per block: scale = max|x| / 127, q = round to even(x * (127 / max|x|)); a block below 2^-100 is zero.
-     * zero_point fills start, or scaled_sum when start is NULL. Block b goes to index b * SL_GROUP of every
-     * array. */
-    void (*quant_row)(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
-                      int32_t *start, float *scaled_sum);
+     * Block b goes to to[b * stride]. */
+    void (*quant_row)(const float *x, uint32_t n, struct sl_qblock *to, size_t stride);
     void (*bf16_row)(const float *x, uint32_t n, uint16_t *y);
-    /* Rows [r0, r1) of x times panel p: y[r][n] = v or y + v, v = sum (+ bias). Orders of the sum:
-     * quantised  over blocks: t = float(start + sum w q) (exact), acc = fma(scale_x * d, t, acc); Q4_1 then
-     *            acc = fma(scaled_sum, m, acc)
-     * F32, F16   over k: acc = fma(x, w, acc)
-     * BF16       over pairs: acc = fma(x1, w1, acc), acc = fma(x0, w0, acc) (vdpbf16ps) */
-    void (*panel)(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
+    /* Rows [r0, r1) of x, within one group, times panel p of the segment: y[r][n] = v or y + v, v = sum (+
+     * bias). Orders of the sum: quantised  over blocks: t = float(start + sum w q) (exact), acc = fma(scale_x
+     * * d, t, acc); with a minimum then acc = fma(scaled_sum, m, acc). Q6_K, t1 of elements 16 to 31: acc =
+     * fma(scale_x, fma(d1, t1, d0 * t0), acc) F32, F16   over k: acc = fma(x, w, acc) BF16       over pairs:
+     * acc = fma(x1, w1, acc), acc = fma(x0, w0, acc) (vdpbf16ps) */
+    void (*panel)(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
                   const struct sl_store *to);
     /* cos, sin of pos * freq[i] */
     void (*angles)(uint32_t pos, const float *freq, uint32_t n, float *cos_out, float *sin_out);
@@ -176,7 +259,7 @@ struct sl_dev {
     unsigned n_threads;
     uint32_t max_rows;
     const struct sl_cpu_isa *isa; /* NULL: reference */
-    /* activations of one linear(), sized by the widest packed matrix */
+    /* activations of one linear(), sized by the packed matrix that wants most */
     uint8_t *acts;
     size_t acts_bytes;
     float *rows; /* [n_threads][widest + padding]: a row between prologue and quantisation */
@@ -246,8 +329,8 @@ void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes);
 void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 void sl_cpu_sync(struct sl_dev *d);
 void sl_cpu_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
-/* Makes room for max_rows rows of n_cols activations in any form. */
-enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols);
+/* Makes room for max_rows rows of activations, row_bytes each, of n_cols columns. */
+enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols, size_t row_bytes);
 enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim);
 
 /* cpu_kv.c */
@@ -258,17 +341,21 @@ void *sl_cpu_kv_host_base(struct sl_kv *kv);
 void sl_cpu_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
 void sl_cpu_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
 
+/* cpu_codes.c: block b of a row of the file into column col of a panel, and of a panel as float32. */
+void sl_cpu_block_put(enum sl_dtype type, const uint8_t *row, uint32_t b, uint32_t col, uint8_t *panel);
+void sl_cpu_block_take(enum sl_dtype type, const uint8_t *panel, uint32_t b, uint32_t col, float *out);
+
 /* cpu_pack.c */
 enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
                                struct sl_weight **out, struct sl_why *why);
-/* With memory for its numbers, all zero; NULL when there is none. */
-struct sl_weight *sl_cpu_weight_new(struct sl_dev *d, enum sl_dtype packed_type, uint32_t n_rows,
+/* With memory for its numbers, all zero, and room for its activations; NULL when there is none. */
+struct sl_weight *sl_cpu_weight_new(struct sl_dev *d, const struct sl_rows_of *of, uint32_t n,
                                     uint32_t n_cols);
-/* Whether a matrix of this packed type and size can be. */
-bool sl_cpu_weight_is_sane(enum sl_dtype packed_type, uint64_t n_rows, uint64_t n_cols);
+/* Whether a matrix of such segments can be. */
+bool sl_cpu_rows_are_sane(const struct sl_rows_of *of, uint32_t n, uint64_t n_cols);
 void sl_cpu_weight_free(struct sl_dev *d, struct sl_weight *w);
 size_t sl_cpu_weight_bytes(const struct sl_weight *w);
-/* Row r as float32: exactly sl_dequant_row() of the file's row. */
+/* Row r as float32: the bits of sl_dequant_row() of the file's row. */
 void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out);
 void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
                   float *x);
@@ -280,6 +367,8 @@ enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t hea
 
 /* cpu_linear.c, cpu_rope.c, cpu_attention.c: all but the reference */
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);
+/* Bytes of scratch that a row of activations of w takes, at most. */
+size_t sl_cpu_acts_row_bytes(const struct sl_weight *w);
 void sl_cpu_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
                      uint32_t n, float *x);
 void sl_cpu_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,

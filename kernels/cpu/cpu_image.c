@@ -8,18 +8,24 @@
 #include <string.h>
 
 struct head {
-    uint32_t type, n_rows, n_cols;
-    uint32_t is_plain; /* the reference's float32 */
+    uint32_t n_cols, n_segments;
+    struct {
+        uint32_t type, n_rows;
+    } segments[SL_MAX_SEGMENTS];
 };
 
 _Static_assert(sizeof(struct head) <= SL_WEIGHT_HEAD_MAX, "a head fits");
 
 void sl_cpu_weight_image(struct sl_weight *w, struct sl_weight_image *out)
 {
-    const struct head h = {(uint32_t)w->type, w->n_rows, w->n_cols, w->plain != NULL};
+    struct head h = {.n_cols = w->n_cols, .n_segments = w->n_segments};
+    for (uint32_t i = 0; i < w->n_segments; i++) {
+        h.segments[i].type = (uint32_t)w->segments[i].type;
+        h.segments[i].n_rows = w->segments[i].n_rows;
+    }
     *out = (struct sl_weight_image){.head_bytes = sizeof h, .n_parts = 1};
     memcpy(out->head, &h, sizeof h);
-    out->parts[0].p = w->plain ? (void *)w->plain : w->data;
+    out->parts[0].p = w->data;
     out->parts[0].bytes = w->bytes;
 }
 
@@ -31,13 +37,21 @@ enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t hea
         return sl_why_set(why, SL_EINVAL, "The head of a packed matrix has %zu bytes; expected %zu.",
                           head_bytes, sizeof h);
     memcpy(&h, head, sizeof h);
-    if (!sl_cpu_weight_is_sane((enum sl_dtype)h.type, h.n_rows, h.n_cols) || h.is_plain != !d->isa)
-        return sl_why_set(why, SL_EINVAL,
-                          "The head of a packed matrix says type %u, %u x %u: there is no such.", h.type,
-                          h.n_rows, h.n_cols);
-    struct sl_weight *w = sl_cpu_weight_new(d, (enum sl_dtype)h.type, h.n_rows, h.n_cols);
+    struct sl_rows_of of[SL_MAX_SEGMENTS];
+    bool sane = h.n_segments <= SL_MAX_SEGMENTS;
+    for (uint32_t i = 0; sane && i < h.n_segments; i++) {
+        of[i] = (struct sl_rows_of){(enum sl_dtype)h.segments[i].type, h.segments[i].n_rows};
+        sane = d->isa || of[i].type == SL_F32;
+    }
+    if (!sane || !sl_cpu_rows_are_sane(of, h.n_segments, h.n_cols))
+        return sl_why_set(
+            why, SL_EINVAL,
+            "The head of a packed matrix says %u segments of %u columns, the first of type %u and %u "
+            "rows: there is no such.",
+            h.n_segments, h.n_cols, h.segments[0].type, h.segments[0].n_rows);
+    struct sl_weight *w = sl_cpu_weight_new(d, of, h.n_segments, h.n_cols);
     if (!w)
-        return sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix of %u x %u.", h.n_rows,
+        return sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix with %u columns.",
                           h.n_cols);
     *out = w;
     return SL_OK;

@@ -1,16 +1,19 @@
 /* kernels/cpu/cpu_linear.c - the matrix product of all but the reference: who computes what.
  *
- * First the rows are brought, each alone, into the form the weight's type wants (prologue and quantisation
+ * First the rows are brought, each alone, into the forms the matrix's types want (prologue and quantisation
  * fused, one pass over a row in the nearest cache). Then the product is cut into items of a few panels by up
- * to ROW_CHUNK rows that the threads take as they come: one that lost its core for a while takes
- * fewer. K is never cut, so nothing of this is seen in the result. ROW_CHUNK rows of activations stay in L2
+ * to SL_CHUNK_ROWS rows that the threads take as they come: one that lost its core for a while takes
+ * fewer. K is never cut, so nothing of this is seen in the result. A chunk of activations stays in L2
  * while the panels pass by. */
 #include "kernels/cpu/cpu_dev.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-#define ROW_CHUNK        64u
+#define CHUNK_BYTES      ((size_t)512 << 10) /* of activations: half of L2 */
+#define LEAST_CHUNK_ROWS 16u                 /* fewer do not pay for unpacking a block of weights */
 #define ITEMS_PER_THREAD 8u
+#define ITEM_BYTES       ((size_t)32 << 10) /* of weights, at least: less is not worth a hand-over */
 #define LEAST_ELEMENTS   2048u /* of an item of rows to prepare: less costs less than its hand-over */
 
 struct linear_job {
@@ -19,7 +22,7 @@ struct linear_job {
     uint32_t first_row, n_rows;
     struct sl_acts acts;
     float *f32; /* where acts.f is written; NULL when the rows are used where they are */
-    uint32_t rows_per_item, panels_per_item, items_per_chunk, n_items;
+    uint32_t rows_per_item, rows_per_chunk, panels_per_item, items_per_chunk, n_items;
 };
 
 static size_t round_up(size_t n, size_t to)
@@ -27,41 +30,73 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+/* The forms of activations that a matrix wants. */
+struct forms {
+    bool f32, bf16, int8;
+};
+
+static struct forms forms_of(const struct sl_weight *w)
+{
+    struct forms f = {false, false, false};
+    for (uint32_t i = 0; i < w->n_segments; i++) {
+        enum sl_dtype type = w->segments[i].type;
+        f.f32 |= type == SL_F32 || type == SL_F16;
+        f.bf16 |= type == SL_BF16;
+        f.int8 |= sl_is_quantised(type);
+    }
+    return f;
+}
+
+static size_t bf16_stride(uint32_t n_cols)
+{
+    return round_up(n_cols, 32) + 32;
+}
+
+size_t sl_cpu_acts_row_bytes(const struct sl_weight *w)
+{
+    struct forms f = forms_of(w);
+    return (f.f32 ? sl_cpu_row_floats(w->n_cols) * sizeof(float) : 0) +
+           (f.bf16 ? bf16_stride(w->n_cols) * sizeof(uint16_t) : 0) +
+           (f.int8 ? w->n_cols / SL_QBLOCK * sizeof(struct sl_qblock) : 0);
+}
+
+/* Chunks of equal size, of whole tiles where there is more than one. */
+static uint32_t rows_per_chunk(const struct sl_weight *w, uint32_t n_rows)
+{
+    size_t most = CHUNK_BYTES / sl_cpu_acts_row_bytes(w);
+    most = most > SL_CHUNK_ROWS ? SL_CHUNK_ROWS : most < LEAST_CHUNK_ROWS ? LEAST_CHUNK_ROWS : most / 8 * 8;
+    if (n_rows <= most)
+        return n_rows;
+    size_t n = (n_rows + most - 1) / most;
+    return (uint32_t)round_up((n_rows + n - 1) / n, 8);
+}
+
 /* Lays the forms of the activations out in the device's scratch. */
 static void lay_out(struct linear_job *j)
 {
     const struct sl_weight *w = j->a->w;
     struct sl_acts *x = &j->acts;
+    struct forms f = forms_of(w);
     uint8_t *at = j->d->acts;
-    size_t n = j->n_rows, n_blocks = w->n_cols / SL_QBLOCK;
     x->n_rows = j->n_rows;
     x->n_cols = w->n_cols;
-    switch (w->type) {
-    case SL_F32:
-    case SL_F16:
-        if (j->a->prologue == SL_PRO_NONE && !j->a->x_rows) {
-            x->f = j->a->x + (size_t)j->first_row * w->n_cols;
-            x->f_stride = w->n_cols;
-        } else {
-            j->f32 = (float *)at;
-            x->f = j->f32;
-            x->f_stride = sl_cpu_row_floats(w->n_cols);
-        }
-        return;
-    case SL_BF16:
+    j->rows_per_chunk = x->group = rows_per_chunk(w, j->n_rows);
+    if (f.int8) {
+        x->q = (struct sl_qblock *)at;
+        at += round_up(j->n_rows, x->group) * (w->n_cols / SL_QBLOCK) * sizeof *x->q;
+    }
+    if (f.bf16) {
         x->bf = (uint16_t *)at;
-        x->bf_stride = round_up(w->n_cols, 32) + 32;
-        return;
-    default:
-        n = round_up(n, SL_GROUP) * n_blocks;
-        x->q = (int8_t *)at;
-        at += round_up(n * SL_QBLOCK, 64);
-        x->scale = (float *)at;
-        at += round_up(n * sizeof(float), 64);
-        if (w->type == SL_Q4_1)
-            x->scaled_sum = (float *)at;
-        else
-            x->start = (int32_t *)at;
+        x->bf_stride = bf16_stride(w->n_cols);
+        at += j->n_rows * x->bf_stride * sizeof *x->bf;
+    }
+    if (f.f32 && j->a->prologue == SL_PRO_NONE && !j->a->x_rows) {
+        x->f = j->a->x + (size_t)j->first_row * w->n_cols;
+        x->f_stride = w->n_cols;
+    } else if (f.f32) {
+        j->f32 = (float *)at;
+        x->f = j->f32;
+        x->f_stride = sl_cpu_row_floats(w->n_cols);
     }
 }
 
@@ -73,10 +108,10 @@ static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
     uint32_t k = a->w->n_cols;
     size_t row = a->x_rows ? a->x_rows[j->first_row + r] : j->first_row + r;
     const float *in = a->x + row * sl_linear_x_cols(a->prologue, k);
-    float *f32 = x->f ? j->f32 + r * x->f_stride : tmp;
+    float *f32 = j->f32 ? j->f32 + r * x->f_stride : tmp;
     switch (a->prologue) {
     case SL_PRO_NONE:
-        if (x->f)
+        if (j->f32)
             memcpy(f32, in, k * sizeof *f32);
         break;
     case SL_PRO_RMSNORM:
@@ -91,11 +126,9 @@ static void prepare_row(const struct linear_job *j, uint32_t r, float *tmp)
     }
     if (a->prologue != SL_PRO_NONE)
         in = f32;
-    if (x->q) {
-        size_t at = sl_acts_block(x, r, 0);
-        isa->quant_row(in, k, a->w->type == SL_Q8_0 ? 128 : 8, x->q + at * SL_QBLOCK, x->scale + at,
-                       x->start ? x->start + at : NULL, x->scaled_sum ? x->scaled_sum + at : NULL);
-    } else if (x->bf) {
+    if (x->q)
+        isa->quant_row(in, k, sl_acts_block(x, r, 0), x->group);
+    if (x->bf) {
         uint16_t *to = x->bf + r * x->bf_stride;
         isa->bf16_row(in, k, to);
         if (k % 2)
@@ -115,7 +148,7 @@ static void prepare_item(void *arg, uint32_t item, unsigned worker)
 
 static void prepare(struct linear_job *j)
 {
-    if (j->acts.f && !j->f32)
+    if (!j->f32 && !j->acts.q && !j->acts.bf)
         return; /* the rows are used where they are */
     uint32_t want = j->d->n_threads * ITEMS_PER_THREAD, least = (LEAST_ELEMENTS - 1) / j->a->w->n_cols + 1;
     j->rows_per_item = j->n_rows / want > least ? j->n_rows / want : least;
@@ -127,12 +160,29 @@ static void product_item(void *arg, uint32_t i, unsigned worker)
     (void)worker;
     const struct linear_job *j = arg;
     const struct sl_weight *w = j->a->w;
-    struct sl_store to = {j->a->y + (size_t)j->first_row * w->n_rows, w->n_rows, j->a->bias, j->a->add};
-    uint32_t r0 = i / j->items_per_chunk * ROW_CHUNK, p0 = i % j->items_per_chunk * j->panels_per_item;
-    uint32_t r1 = j->n_rows - r0 < ROW_CHUNK ? j->n_rows : r0 + ROW_CHUNK;
-    uint32_t p1 = w->n_panels - p0 < j->panels_per_item ? w->n_panels : p0 + j->panels_per_item;
-    for (uint32_t p = p0; p < p1; p++)
-        j->d->isa->panel(w, p, &j->acts, r0, r1, &to);
+    uint32_t r0 = i / j->items_per_chunk * j->rows_per_chunk, p = i % j->items_per_chunk * j->panels_per_item;
+    uint32_t r1 = j->n_rows - r0 < j->rows_per_chunk ? j->n_rows : r0 + j->rows_per_chunk;
+    uint32_t end = w->n_panels - p < j->panels_per_item ? w->n_panels : p + j->panels_per_item;
+    const struct sl_segment *s = w->segments;
+    for (; p < end; p++) {
+        while (p >= s->first_panel + s->n_panels)
+            s++;
+        struct sl_store to = {.y = j->a->y + (size_t)j->first_row * w->n_rows + s->first_row,
+                              .stride = w->n_rows,
+                              .bias = j->a->bias ? j->a->bias + s->first_row : NULL,
+                              .add = j->a->add};
+        j->d->isa->panel(s, p - s->first_panel, &j->acts, r0, r1, &to);
+    }
+}
+
+/* Enough items to even out the threads, none too small. */
+static uint32_t panels_per_item(const struct sl_dev *d, const struct sl_weight *w)
+{
+    uint32_t even = w->n_panels / (d->n_threads * ITEMS_PER_THREAD);
+    uint32_t least = (uint32_t)(ITEM_BYTES / (w->bytes / w->n_panels)) + 1;
+    uint32_t most = (w->n_panels + 2 * d->n_threads - 1) / (2 * d->n_threads);
+    uint32_t n = even > least ? even : least;
+    return n < most ? n : most;
 }
 
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a)
@@ -142,10 +192,9 @@ void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a)
         j.n_rows = a->n_rows - r < d->max_rows ? a->n_rows - r : d->max_rows;
         lay_out(&j);
         prepare(&j);
-        uint32_t want = d->n_threads * ITEMS_PER_THREAD;
-        j.panels_per_item = a->w->n_panels > want ? a->w->n_panels / want : 1;
+        j.panels_per_item = panels_per_item(d, a->w);
         j.items_per_chunk = (a->w->n_panels + j.panels_per_item - 1) / j.panels_per_item;
-        j.n_items = j.items_per_chunk * ((j.n_rows + ROW_CHUNK - 1) / ROW_CHUNK);
+        j.n_items = j.items_per_chunk * ((j.n_rows + j.rows_per_chunk - 1) / j.rows_per_chunk);
         sl_cpu_pool_run(d->pool, j.n_items, product_item, &j);
     }
 }

@@ -1,9 +1,9 @@
 /* kernels/cpu/cpu_pack.c - matrices in panels whose vector lanes are output columns (layouts: cpu_dev.h).
  *
  * Lanes are columns because then every output is summed in one lane in the order of K, whatever the number of
- * rows; and 4-bit weights stay 4-bit, in the byte order of the file's blocks, so that packing is a
- * transposition and loses nothing; other types of files are recoded first (packed_type()). Packing copies:
- * mapped file pages may be reclaimed at any time, huge pages stay. */
+ * rows. Quantised weights stay in the file's codes and scales (cpu_codes.c), so packing loses nothing.
+ * Tensors of different types stacked into one matrix are segments of it, each with panels of its own. Packing
+ * copies: mapped file pages may be reclaimed at any time, huge pages stay. */
 #include "kernels/cpu/cpu_dev.h"
 
 #include <string.h>
@@ -13,22 +13,9 @@
 #define MAX_ROWS   (SL_CPU_POOL_MAX_ITEMS * 32u) /* a panel is an item of the pool */
 #define MAX_COLS   (1u << 24)
 
-static uint32_t block_bytes(enum sl_dtype type)
-{
-    switch (type) {
-    case SL_Q8_0:
-        return SL_PANEL * 34;
-    case SL_Q4_0:
-        return SL_PANEL * 18;
-    case SL_Q4_1:
-        return SL_PANEL * 20;
-    default:
-        return 0;
-    }
-}
-
 static size_t panel_bytes(enum sl_dtype type, uint32_t n_cols)
 {
+    struct sl_form f;
     switch (type) {
     case SL_F32:
         return (size_t)n_cols * SL_PANEL * 4;
@@ -37,275 +24,198 @@ static size_t panel_bytes(enum sl_dtype type, uint32_t n_cols)
     case SL_BF16:
         return ((size_t)n_cols + 1) / 2 * SL_PANEL * 4;
     default:
-        return (size_t)(n_cols / SL_QBLOCK) * block_bytes(type);
+        f = sl_form_of(type);
+        return n_cols / SL_QBLOCK / f.n_blocks * sl_form_bytes(&f);
     }
 }
 
-/* Bytes of quantised codes in a block of a panel; the scales follow. */
-static size_t code_bytes(enum sl_dtype type)
+/* Column col of a panel from a row of the file. */
+static void put_row(const struct sl_segment *s, uint8_t *panel, uint32_t col, const uint8_t *file)
 {
-    return type == SL_Q8_0 ? SL_PANEL * 32 : SL_PANEL * 16;
-}
-
-/* Copies between the block of one column in file form and its place in a packed block, byte for byte; flip is
- * applied to the codes (0x80 makes signed Q8_0 codes unsigned and back). */
-static void put_block(enum sl_dtype type, const uint8_t *file, uint32_t col, uint8_t *packed)
-{
-    uint32_t n_scales = type == SL_Q4_1 ? 2 : 1, quads = type == SL_Q8_0 ? 8 : 4;
-    uint8_t flip = type == SL_Q8_0 ? 0x80 : 0;
-    uint8_t *codes = packed + (col / 16 * quads * 16 + col % 16) * 4, *scales = packed + code_bytes(type);
-    const uint8_t *q = file + 2 * n_scales;
-    for (uint32_t s = 0; s < quads; s++)
-        for (uint32_t j = 0; j < 4; j++)
-            codes[s * 64 + j] = q[4 * s + j] ^ flip;
-    for (uint32_t i = 0; i < n_scales; i++)
-        memcpy(scales + (i * SL_PANEL + col) * 2, file + 2 * i, 2);
-}
-
-static void take_block(enum sl_dtype type, const uint8_t *packed, uint32_t col, uint8_t *file)
-{
-    uint32_t n_scales = type == SL_Q4_1 ? 2 : 1, quads = type == SL_Q8_0 ? 8 : 4;
-    uint8_t flip = type == SL_Q8_0 ? 0x80 : 0;
-    const uint8_t *codes = packed + (col / 16 * quads * 16 + col % 16) * 4,
-                  *scales = packed + code_bytes(type);
-    uint8_t *q = file + 2 * n_scales;
-    for (uint32_t s = 0; s < quads; s++)
-        for (uint32_t j = 0; j < 4; j++)
-            q[4 * s + j] = codes[s * 64 + j] ^ flip;
-    for (uint32_t i = 0; i < n_scales; i++)
-        memcpy(file + 2 * i, scales + (i * SL_PANEL + col) * 2, 2);
-}
-
-/* What a type of the file is packed as: the types with inner loops of their own as they are, the others as
- * the nearest of those. Q5_0's codes fit into Q8_0's bytes, with nothing lost. The parts of Q4_K are blocks
- * of Q4_1 once d * sc and dmin * mn, of 17 bits, are rounded to f16: an element stays within 2^-11 (|d sc q|
- * + |dmin mn|). Five bits with a minimum and Q6_K's parts of 16 fit none of the integer layouts: their
- * elements become f16, within 2^-11 of their size or, below f16's normal numbers, 2^-25. All this is far
- * below the error with which the type itself was made. */
-static enum sl_dtype packed_type(enum sl_dtype type)
-{
-    if (type == SL_Q5_0)
-        return SL_Q8_0;
-    if (type == SL_Q4_K)
-        return SL_Q4_1;
-    return type == SL_Q5_1 || type == SL_Q5_K || type == SL_Q6_K ? SL_F16 : type;
-}
-
-static void q5_0_to_q8_0(const uint8_t *q5, uint8_t *q8)
-{
-    memcpy(q8, q5, 2);
-    for (uint32_t j = 0; j < 32; j++) {
-        int nibble = q5[6 + j % 16] >> j / 16 * 4 & 15, fifth = q5[2 + j / 8] >> j % 8 & 1;
-        q8[2 + j] = (uint8_t)((nibble | fifth << 4) - 16);
-    }
-}
-
-static void q4_k_to_q4_1(const uint8_t *block, uint8_t *q4)
-{
-    for (uint32_t i = 0; i < 8; i++, q4 += 20) {
-        const uint8_t *q = block + 16 + i / 2 * 32;
-        uint32_t shift = i % 2 * 4;
-        float d, m;
-        sl_k_scales(block, i, &d, &m);
-        uint16_t scales[2] = {sl_f32_to_f16(d), sl_f32_to_f16(-m)};
-        memcpy(q4, scales, sizeof scales);
-        for (uint32_t j = 0; j < 16; j++)
-            q4[4 + j] = (uint8_t)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
-    }
-}
-
-/* A row of the file as a row of packed_type(type). floats has room for a row. */
-static void recode_row(enum sl_dtype type, const uint8_t *file, uint32_t n_cols, float *floats, uint8_t *to)
-{
-    if (type == SL_Q5_0) {
-        for (uint32_t b = 0; b < n_cols / 32; b++)
-            q5_0_to_q8_0(file + (size_t)b * 22, to + (size_t)b * 34);
-    } else if (type == SL_Q4_K) {
-        for (uint32_t b = 0; b < n_cols / 256; b++)
-            q4_k_to_q4_1(file + (size_t)b * 144, to + (size_t)b * 160);
-    } else {
-        sl_dequant_row(type, file, n_cols, floats);
-        for (uint32_t k = 0; k < n_cols; k++) {
-            uint16_t h = sl_f32_to_f16(floats[k]);
-            memcpy(to + (size_t)k * 2, &h, sizeof h);
-        }
-    }
-}
-
-static void put_row(struct sl_weight *w, uint32_t r, const uint8_t *file)
-{
-    uint8_t *panel = w->data + r / SL_PANEL * w->panel_bytes;
-    uint32_t col = r % SL_PANEL, k;
-    switch (w->type) {
+    uint32_t k;
+    switch (s->type) {
     case SL_F32:
-        for (k = 0; k < w->n_cols; k++)
+        for (k = 0; k < s->n_cols; k++)
             memcpy(panel + ((size_t)k * SL_PANEL + col) * 4, file + (size_t)k * 4, 4);
         return;
     case SL_F16:
-        for (k = 0; k < w->n_cols; k++)
+        for (k = 0; k < s->n_cols; k++)
             memcpy(panel + ((size_t)k * SL_PANEL + col) * 2, file + (size_t)k * 2, 2);
         return;
     case SL_BF16:
-        for (k = 0; k < w->n_cols; k++)
+        for (k = 0; k < s->n_cols; k++)
             memcpy(panel + (((size_t)(k / 2) * SL_PANEL + col) * 2 + k % 2) * 2, file + (size_t)k * 2, 2);
         return;
     default:
-        for (k = 0; k < w->n_cols / SL_QBLOCK; k++)
-            put_block(w->type, file + (size_t)k * sl_dtype_row_bytes(w->type, SL_QBLOCK), col,
-                      panel + (size_t)k * w->block_bytes);
+        for (k = 0; k < s->n_cols / SL_QBLOCK; k++)
+            sl_cpu_block_put(s->type, file, k, col, panel);
+    }
+}
+
+static void take_row(const struct sl_segment *s, uint32_t r, float *out)
+{
+    const uint8_t *panel = s->data + r / SL_PANEL * s->panel_bytes;
+    uint32_t col = r % SL_PANEL, k;
+    switch (s->type) {
+    case SL_F32:
+        for (k = 0; k < s->n_cols; k++)
+            memcpy(&out[k], panel + ((size_t)k * SL_PANEL + col) * 4, 4);
+        return;
+    case SL_F16:
+        for (k = 0; k < s->n_cols; k++)
+            out[k] = sl_f16_load(panel + ((size_t)k * SL_PANEL + col) * 2);
+        return;
+    case SL_BF16:
+        for (k = 0; k < s->n_cols; k++)
+            out[k] = sl_bf16_load(panel + (((size_t)(k / 2) * SL_PANEL + col) * 2 + k % 2) * 2);
+        return;
+    default:
+        for (k = 0; k < s->n_cols / SL_QBLOCK; k++)
+            sl_cpu_block_take(s->type, panel, k, col, out + (size_t)k * SL_QBLOCK);
     }
 }
 
 void sl_cpu_weight_row(const struct sl_weight *w, uint32_t r, float *out)
 {
-    uint32_t col = r % SL_PANEL, k;
-    if (w->plain) {
-        const float *p = w->plain + (size_t)(r / SL_PANEL) * w->n_cols * SL_PANEL + col;
-        for (k = 0; k < w->n_cols; k++)
-            out[k] = p[(size_t)k * SL_PANEL];
-        return;
-    }
-    const uint8_t *panel = w->data + r / SL_PANEL * w->panel_bytes;
-    uint8_t block[34]; /* Q8_0's, the largest */
-    switch (w->type) {
-    case SL_F32:
-        for (k = 0; k < w->n_cols; k++)
-            memcpy(&out[k], panel + ((size_t)k * SL_PANEL + col) * 4, 4);
-        return;
-    case SL_F16:
-        for (k = 0; k < w->n_cols; k++)
-            out[k] = sl_f16_load(panel + ((size_t)k * SL_PANEL + col) * 2);
-        return;
-    case SL_BF16:
-        for (k = 0; k < w->n_cols; k++)
-            out[k] = sl_bf16_load(panel + (((size_t)(k / 2) * SL_PANEL + col) * 2 + k % 2) * 2);
-        return;
-    default:
-        for (k = 0; k < w->n_cols / SL_QBLOCK; k++) {
-            take_block(w->type, panel + (size_t)k * w->block_bytes, col, block);
-            sl_dequant_row(w->type, block, SL_QBLOCK, out + (size_t)k * SL_QBLOCK);
-        }
-    }
+    const struct sl_segment *s = w->segments;
+    while (r >= s->first_row + s->n_rows)
+        s++;
+    take_row(s, r - s->first_row, out);
 }
 
-static enum sl_err check_views(const struct sl_tensor_view *v, size_t n, uint64_t *n_rows, struct sl_why *why)
+bool sl_cpu_rows_are_sane(const struct sl_rows_of *of, uint32_t n, uint64_t n_cols)
+{
+    uint64_t n_rows = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_rows += of[i].n_rows;
+        if (of[i].n_rows == 0 || n_rows > MAX_ROWS || sl_dtype_row_bytes(of[i].type, n_cols) == 0)
+            return false;
+    }
+    return n > 0 && n <= SL_MAX_SEGMENTS && n_cols <= MAX_COLS;
+}
+
+/* Not touched here: the threads that fill it do that, each its part. */
+struct sl_weight *sl_cpu_weight_new(struct sl_dev *d, const struct sl_rows_of *of, uint32_t n,
+                                    uint32_t n_cols)
+{
+    struct sl_weight *w = sl_xcalloc(1, sizeof *w);
+    w->n_cols = n_cols;
+    w->n_segments = n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct sl_segment *s = &w->segments[i];
+        *s = (struct sl_segment){.type = of[i].type, .n_rows = of[i].n_rows, .n_cols = n_cols};
+        s->panel_bytes = panel_bytes(s->type, n_cols);
+        s->n_panels = (s->n_rows + SL_PANEL - 1) / SL_PANEL;
+        s->first_row = w->n_rows;
+        s->first_panel = w->n_panels;
+        w->n_rows += s->n_rows;
+        w->n_panels += s->n_panels;
+        w->bytes += s->panel_bytes * s->n_panels;
+    }
+    w->data = sl_huge_alloc(w->bytes, false);
+    if (!w->data || sl_cpu_fit_acts(d, n_cols, sl_cpu_acts_row_bytes(w)) != SL_OK) {
+        sl_cpu_weight_free(d, w);
+        return NULL;
+    }
+    uint8_t *at = w->data;
+    for (uint32_t i = 0; i < n; at += w->segments[i].panel_bytes * w->segments[i].n_panels, i++)
+        w->segments[i].data = at;
+    return w;
+}
+
+/* The segments of a stack: neighbours of one type are one; to the reference all are float32. */
+static enum sl_err segments_of(const struct sl_dev *d, const struct sl_tensor_view *v, size_t n,
+                               struct sl_rows_of of[SL_MAX_SEGMENTS], uint32_t *n_segments,
+                               struct sl_why *why)
 {
     if (n == 0)
         return sl_why_set(why, SL_EINVAL, "A matrix to pack needs at least one tensor.");
-    uint64_t rows = 0;
+    *n_segments = 0;
     for (size_t i = 0; i < n; i++) {
-        if (v[i].type != v[0].type || v[i].n_cols != v[0].n_cols)
-            return sl_why_set(
-                why, SL_EUNSUPPORTED,
-                "Tensors to be stacked differ: %s with %llu columns and %s with %llu; convert the model with "
-                "one type for them.",
-                sl_dtype_name(v[0].type), (unsigned long long)v[0].n_cols, sl_dtype_name(v[i].type),
-                (unsigned long long)v[i].n_cols);
-        if (v[i].n_rows > MAX_ROWS - rows)
+        if (v[i].n_cols != v[0].n_cols)
+            return sl_why_set(why, SL_EUNSUPPORTED,
+                              "Tensors to be stacked have %llu and %llu columns; expected the same.",
+                              (unsigned long long)v[0].n_cols, (unsigned long long)v[i].n_cols);
+        if (sl_dtype_row_bytes(v[i].type, v[i].n_cols) == 0 || v[i].n_cols > MAX_COLS || v[i].n_rows == 0)
+            return sl_why_set(why, SL_EUNSUPPORTED,
+                              "A matrix of type %s (number %d) with %llu rows and %llu columns is not "
+                              "supported; expected F32, "
+                              "F16, BF16, with a multiple of 32 columns Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, with "
+                              "one of 256 Q4_K, "
+                              "Q5_K or Q6_K.",
+                              sl_dtype_name(v[i].type), (int)v[i].type, (unsigned long long)v[i].n_rows,
+                              (unsigned long long)v[i].n_cols);
+        enum sl_dtype type = d->isa ? v[i].type : SL_F32;
+        struct sl_rows_of *last = *n_segments > 0 ? &of[*n_segments - 1] : NULL;
+        uint64_t n_rows = v[i].n_rows + (last && last->type == type ? last->n_rows : 0);
+        if (n_rows > MAX_ROWS)
             return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.",
                               MAX_ROWS);
-        rows += v[i].n_rows;
+        if (!last || last->type != type) {
+            if (*n_segments == SL_MAX_SEGMENTS)
+                return sl_why_set(why, SL_EUNSUPPORTED, "A stack of more than %u types is not supported.",
+                                  SL_MAX_SEGMENTS);
+            last = &of[(*n_segments)++];
+        }
+        *last = (struct sl_rows_of){type, (uint32_t)n_rows};
     }
-    if (sl_dtype_row_bytes(v[0].type, v[0].n_cols) == 0 || v[0].n_cols > MAX_COLS || rows == 0)
-        return sl_why_set(
-            why, SL_EUNSUPPORTED,
-            "A matrix of type %s (number %d) with %llu rows and %llu columns is not supported; expected F32, "
-            "F16, BF16, with a multiple of 32 columns Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, with one of 256 Q4_K, "
-            "Q5_K or Q6_K.",
-            sl_dtype_name(v[0].type), (int)v[0].type, (unsigned long long)rows,
-            (unsigned long long)v[0].n_cols);
-    *n_rows = rows;
     return SL_OK;
 }
 
 struct pack_job {
-    struct sl_weight *w;
+    const struct sl_segment *s;
     const struct sl_tensor_view *views;
-    size_t n_views;
-    enum sl_dtype type; /* of the file */
-    float *rows;        /* two rows per worker: dequantised, recoded; NULL where neither is done */
+    float *rows; /* reference: a dequantised row per worker */
 };
 
-static const uint8_t *file_row(const struct pack_job *j, uint64_t r)
+/* Row r of the matrix in the file. */
+static const uint8_t *file_row(const struct sl_tensor_view *v, uint64_t r, enum sl_dtype *type)
 {
-    size_t i = 0;
-    while (r >= j->views[i].n_rows)
-        r -= j->views[i++].n_rows;
-    return (const uint8_t *)j->views[i].data + r * sl_dtype_row_bytes(j->type, j->w->n_cols);
+    for (; r >= v->n_rows; v++)
+        r -= v->n_rows;
+    *type = v->type;
+    return (const uint8_t *)v->data + r * sl_dtype_row_bytes(v->type, v->n_cols);
 }
 
 static void pack_panel(void *arg, uint32_t p, unsigned worker)
 {
     const struct pack_job *j = arg;
-    struct sl_weight *w = j->w;
-    float *row = j->rows ? j->rows + (size_t)worker * 2 * w->n_cols : NULL;
-    uint32_t end = (p + 1) * SL_PANEL < w->n_rows ? (p + 1) * SL_PANEL : w->n_rows;
+    const struct sl_segment *s = j->s;
+    uint32_t end = (p + 1) * SL_PANEL < s->n_rows ? (p + 1) * SL_PANEL : s->n_rows;
     for (uint32_t r = p * SL_PANEL; r < end; r++) {
-        const uint8_t *file = file_row(j, r);
-        if (!w->plain) {
-            if (j->type != w->type) {
-                recode_row(j->type, file, w->n_cols, row, (uint8_t *)(row + w->n_cols));
-                file = (const uint8_t *)(row + w->n_cols);
-            }
-            put_row(w, r, file);
-            continue;
+        enum sl_dtype type;
+        const uint8_t *file = file_row(j->views, s->first_row + r, &type);
+        if (j->rows) {
+            float *row = j->rows + (size_t)worker * s->n_cols;
+            sl_dequant_row(type, file, s->n_cols, row);
+            file = (const uint8_t *)row;
         }
-        float *to = w->plain + (size_t)p * w->n_cols * SL_PANEL;
-        sl_dequant_row(j->type, file, w->n_cols, row);
-        for (uint32_t k = 0; k < w->n_cols; k++)
-            to[(size_t)k * SL_PANEL + r % SL_PANEL] = row[k];
+        put_row(s, s->data + p * s->panel_bytes, r % SL_PANEL, file);
     }
-}
-
-bool sl_cpu_weight_is_sane(enum sl_dtype type, uint64_t n_rows, uint64_t n_cols)
-{
-    return packed_type(type) == type && n_rows > 0 && n_rows <= MAX_ROWS && n_cols <= MAX_COLS &&
-           sl_dtype_row_bytes(type, n_cols) > 0;
-}
-
-/* Not touched here: the threads that fill it do that, each its part. */
-struct sl_weight *sl_cpu_weight_new(struct sl_dev *d, enum sl_dtype type, uint32_t n_rows, uint32_t n_cols)
-{
-    struct sl_weight *w = sl_xcalloc(1, sizeof *w);
-    w->type = type;
-    w->n_rows = n_rows;
-    w->n_cols = n_cols;
-    w->n_panels = (n_rows + SL_PANEL - 1) / SL_PANEL;
-    w->block_bytes = block_bytes(type);
-    w->panel_bytes = d->isa ? panel_bytes(type, n_cols) : panel_bytes(SL_F32, n_cols);
-    w->bytes = w->panel_bytes * w->n_panels;
-    uint8_t *mem = sl_huge_alloc(w->bytes, false);
-    if (!mem || sl_cpu_fit_acts(d, n_cols) != SL_OK) {
-        sl_huge_free(mem, w->bytes);
-        sl_free(w);
-        return NULL;
-    }
-    if (d->isa)
-        w->data = mem;
-    else
-        w->plain = (float *)mem;
-    return w;
 }
 
 enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
                                struct sl_weight **out, struct sl_why *why)
 {
-    uint64_t n_rows = 0;
-    enum sl_err e = check_views(views, n, &n_rows, why);
+    struct sl_rows_of of[SL_MAX_SEGMENTS];
+    uint32_t n_segments = 0;
+    enum sl_err e = segments_of(d, views, n, of, &n_segments, why);
     if (e != SL_OK)
         return e;
     uint32_t n_cols = (uint32_t)views[0].n_cols;
-    struct sl_weight *w = sl_cpu_weight_new(d, packed_type(views[0].type), (uint32_t)n_rows, n_cols);
-    bool use_rows = !d->isa || packed_type(views[0].type) != views[0].type;
-    float *rows = use_rows ? sl_try_alloc((size_t)d->n_threads * 2 * n_cols * sizeof *rows) : NULL;
-    if (!w || (use_rows && !rows)) {
+    if (!sl_cpu_rows_are_sane(of, n_segments, n_cols))
+        return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.", MAX_ROWS);
+    struct sl_weight *w = sl_cpu_weight_new(d, of, n_segments, n_cols);
+    float *rows = d->isa ? NULL : sl_try_alloc((size_t)d->n_threads * n_cols * sizeof *rows);
+    if (!w || (!d->isa && !rows)) {
         sl_cpu_weight_free(d, w);
         sl_free(rows);
-        return sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix of %llu x %u.",
-                          (unsigned long long)n_rows, n_cols);
+        return sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix with %u columns.", n_cols);
     }
-    struct pack_job job = {w, views, n, views[0].type, rows};
-    sl_cpu_pool_run(d->pool, w->n_panels, pack_panel, &job);
+    for (uint32_t i = 0; i < n_segments; i++) {
+        struct pack_job job = {&w->segments[i], views, rows};
+        sl_cpu_pool_run(d->pool, w->segments[i].n_panels, pack_panel, &job);
+    }
     sl_free(rows);
     *out = w;
     return SL_OK;
@@ -317,7 +227,6 @@ void sl_cpu_weight_free(struct sl_dev *d, struct sl_weight *w)
     if (!w)
         return;
     sl_huge_free(w->data, w->bytes);
-    sl_huge_free(w->plain, w->bytes);
     sl_free(w);
 }
 

@@ -10,15 +10,13 @@ void sl_avx2_rmsnorm_row(const float *x, const float *w, float eps, uint32_t n, 
 void sl_avx2_norm_add_row(const float *y, const float *w, float eps, uint32_t n, float *x);
 void sl_avx2_swiglu_row(const float *x, uint32_t n, float *y);
 void sl_avx2_geglu_row(const float *x, uint32_t n, float *y);
-void sl_avx2_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
-                       int32_t *start, float *scaled_sum);
+void sl_avx2_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride);
 void sl_avx2_bf16_row(const float *x, uint32_t n, uint16_t *y);
 void sl_avx2_angles(uint32_t pos, const float *freq, uint32_t n, float *cos_out, float *sin_out);
 void sl_avx2_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                     const float *sin_in);
 void sl_avx2_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to);
-/* r0 is a multiple of SL_GROUP. */
-void sl_avx2_panel(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
+void sl_avx2_panel(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
                    const struct sl_store *to);
 void sl_avx2_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);
 void sl_avx2_attn_merge(float *total, float *total_m, float *total_l, const float *acc, float m, float l,

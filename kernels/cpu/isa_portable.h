@@ -9,10 +9,9 @@ void sl_portable_rmsnorm_row(const float *x, const float *w, float eps, uint32_t
 void sl_portable_norm_add_row(const float *y, const float *w, float eps, uint32_t n, float *x);
 void sl_portable_swiglu_row(const float *x, uint32_t n, float *y);
 void sl_portable_geglu_row(const float *x, uint32_t n, float *y);
-void sl_portable_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
-                           int32_t *start, float *scaled_sum);
+void sl_portable_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride);
 void sl_portable_bf16_row(const float *x, uint32_t n, uint16_t *y);
-void sl_portable_panel(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
+void sl_portable_panel(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
                        uint32_t r1, const struct sl_store *to);
 void sl_portable_angles(uint32_t pos, const float *freq, uint32_t n, float *cos_out, float *sin_out);
 void sl_portable_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,

@@ -1,18 +1,25 @@
 /* kernels/cpu/linear_avx512.c - a packed panel times rows of activations, with vpdpbusd, vdpbf16ps and FMA.
  *
- * Weights are the unsigned operand of vpdpbusd (4-bit codes as they are, Q8_0 with 128 added), activations
- * the signed one: the zero point becomes the value at which the integer sum starts. A block of 32 elements is
- * a chain of 8 dot products in one register, 4 k-steps each; chains of different rows and columns overlap in
- * the pipeline, so the block needs no integer tile that lives on, and the registers hold the float32 sums of
- * TILE rows x 32 columns and 8 vectors of weights. A block of weights is unpacked once for TILE rows.
+ * Weights are the unsigned operand of vpdpbusd (codes as they are, Q8_0 with 128 added), activations the
+ * signed one: the zero point becomes the value at which the integer sum starts.
+ *
+ * Quantised: a block of 32 elements by 32 columns is unpacked into 16 registers of codes, and all rows of the
+ * chunk pass by it: 8 broadcasts of activations feed 16 dot products, a chain of 8 in each half. The float32
+ * sums of a row are two registers where there are few rows, and lie in the nearest cache otherwise: loading
+ * and storing them is hidden by the dot products, and unpacking is paid once for all rows. What is left
+ * beside the dot products is the work in float32 per block: two FMA-class operations in each half of a row,
+ * three where there is a minimum.
+ *
+ * Float types: the sums of TILE rows x 32 columns stay in registers over all of K.
  *
  * The order of the sums: struct sl_cpu_isa (cpu_dev.h). */
 #include <immintrin.h>
 
 #include "kernels/cpu/isa_avx512.h"
 
-#define TILE           SL_GROUP
-#define PREFETCH_AHEAD 2048 /* bytes; covers the memory latency of a streaming thread at one row */
+#define TILE           8u   /* rows of float types */
+#define FEW            4u   /* most rows of quantised types whose sums are kept in registers */
+#define PREFETCH_AHEAD 8192 /* bytes */
 #define INLINE         static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
@@ -21,7 +28,7 @@
 #endif
 
 /* Adds bias and what is there, and stores the 16 columns of half h that exist. */
-INLINE void store_half(const struct sl_weight *w, uint32_t p, uint32_t h, uint32_t r, __m512 acc,
+INLINE void store_half(const struct sl_segment *w, uint32_t p, uint32_t h, uint32_t r, __m512 acc,
                        const struct sl_store *to)
 {
     uint32_t n0 = p * SL_PANEL + h * 16;
@@ -37,81 +44,223 @@ INLINE void store_half(const struct sl_weight *w, uint32_t p, uint32_t h, uint32
     _mm512_mask_storeu_ps(y, mask, acc);
 }
 
-/* The codes of half h of a block as 8 vectors of unsigned bytes: vector s, column c, elements 4 s .. 4 s + 3.
- */
-INLINE void load_codes(enum sl_dtype type, const uint8_t *block, uint32_t h, __m512i codes[8])
+/* A block of weights in registers: codes[h][s] has elements 4 s .. 4 s + 3 of the columns of half h as
+ * unsigned bytes. d1 is that of elements 16 to 31 (Q6_K). m is taken off, not added, where it comes from a K
+ * type. */
+struct block {
+    __m512i codes[2][8];
+    __m512 d[2], d1[2], m[2];
+};
+
+INLINE __m512i load_vector(const uint8_t *p)
 {
-    if (type == SL_Q8_0) {
-        UNROLL
-        for (int s = 0; s < 8; s++)
-            codes[s] = _mm512_load_si512(block + h * 512 + s * 64);
-        return;
-    }
-    const __m512i low = _mm512_set1_epi8(15);
+    return _mm512_load_si512(p);
+}
+
+/* a | (bits & mask) */
+INLINE __m512i or_masked(__m512i a, __m512i bits, __m512i mask)
+{
+    return _mm512_ternarylogic_epi32(a, bits, mask, 0xf8);
+}
+
+INLINE __m512i shift_left(__m512i v, int n)
+{
+    return n >= 0 ? _mm512_slli_epi16(v, (unsigned)n) : _mm512_srli_epi16(v, (unsigned)-n);
+}
+
+INLINE void load_codes(uint32_t bits, const uint8_t *p, struct block *b)
+{
+    const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16), upper = _mm512_set1_epi8(48);
     UNROLL
-    for (int s = 0; s < 4; s++) {
-        __m512i b = _mm512_load_si512(block + h * 256 + s * 64);
-        codes[s] = _mm512_and_si512(b, low);
-        codes[s + 4] = _mm512_and_si512(_mm512_srli_epi16(b, 4), low);
+    for (int h = 0; h < 2; h++) {
+        __m512i *codes = b->codes[h];
+        UNROLL
+        for (int s = 0; s < 8 && bits == 8; s++)
+            codes[s] = load_vector(p + h * 512 + s * 64);
+        UNROLL
+        for (int s = 0; s < 4 && bits < 8; s++) {
+            __m512i both = load_vector(p + h * 256 + s * 64);
+            codes[s] = _mm512_and_si512(both, low);
+            codes[s + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+        }
+        UNROLL
+        for (int s = 0; s < 8 && bits == 5; s++)
+            codes[s] = or_masked(codes[s], shift_left(load_vector(p + 512 + h * 64), 4 - s), fifth);
+        UNROLL
+        for (int s = 0; s < 8 && bits == 6; s++)
+            codes[s] = or_masked(
+                codes[s], shift_left(load_vector(p + 512 + h * 128 + s / 4 * 64), 4 - s % 4 * 2), upper);
     }
 }
 
-INLINE __m512 load_scales(const uint8_t *from)
+INLINE __m512 load_halves(const uint8_t *from)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)from));
 }
 
-INLINE __m512i dot4(__m512i sum, __m512i codes, const int8_t *q)
+INLINE __m512 load_u8(const uint8_t *from)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)from)));
+}
+
+INLINE __m512 load_i8(const uint8_t *from)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)from)));
+}
+
+INLINE void load_scales(enum sl_dtype type, const uint8_t *head, const uint8_t *p, struct block *b)
+{
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (type == SL_Q6_K) {
+            __m512 d = load_halves(head + h * 32);
+            b->d[h] = _mm512_mul_ps(d, load_i8(p + h * 16));
+            b->d1[h] = _mm512_mul_ps(d, load_i8(p + SL_PANEL + h * 16));
+        } else if (type == SL_Q4_K || type == SL_Q5_K) {
+            b->d[h] = _mm512_mul_ps(load_halves(head + h * 32), load_u8(p + h * 16));
+            b->m[h] = _mm512_mul_ps(load_halves(head + 64 + h * 32), load_u8(p + SL_PANEL + h * 16));
+        } else {
+            b->d[h] = load_halves(p + h * 32);
+            if (sl_form_of(type).has_min)
+                b->m[h] = load_halves(p + 64 + h * 32);
+        }
+    }
+}
+
+INLINE __m512i quad_at(const int8_t *q)
 {
     int32_t quad;
     memcpy(&quad, q, sizeof quad);
-    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad));
+    return _mm512_set1_epi32(quad);
 }
 
-/* rows <= TILE rows of one group from its first on. */
-INLINE void tile_quantised(enum sl_dtype type, uint32_t rows, const struct sl_weight *w, uint32_t p,
-                           const struct sl_acts *x, uint32_t r0, const struct sl_store *to)
+INLINE __m512i start_of(enum sl_dtype type, const struct sl_qblock *x, int part)
 {
-    const uint32_t code_bytes = type == SL_Q8_0 ? 1024 : 512,
-                   block_bytes = code_bytes + (type == SL_Q4_1 ? 128 : 64);
-    const uint8_t *block = w->data + p * w->panel_bytes;
-    size_t at = sl_acts_block(x, r0, 0);
-    __m512 acc[TILE][2];
+    switch (type) {
+    case SL_Q4_0:
+        return _mm512_set1_epi32(x->start_8);
+    case SL_Q5_0:
+        return _mm512_set1_epi32(x->start_16);
+    case SL_Q8_0:
+        return _mm512_set1_epi32(x->start_128);
+    case SL_Q6_K:
+        return _mm512_set1_epi32(x->start_32[part]);
+    default:
+        return _mm512_setzero_si512();
+    }
+}
+
+/* acc[h] += block times one row's block. */
+INLINE void add_block(enum sl_dtype type, const struct block *b, const struct sl_qblock *x, __m512 acc[2])
+{
+    const int two_parts = type == SL_Q6_K, k_min = type == SL_Q4_K || type == SL_Q5_K;
+    __m512i t[2][2]; /* [part][half] */
+    t[0][0] = t[0][1] = start_of(type, x, 0);
+    t[1][0] = t[1][1] = start_of(type, x, 1);
+    UNROLL
+    for (int s = 0; s < 8; s++) {
+        __m512i q = quad_at(x->q + 4 * s);
+        __m512i *sum = t[two_parts ? s / 4 : 0];
+        sum[0] = _mm512_dpbusd_epi32(sum[0], b->codes[0][s], q);
+        sum[1] = _mm512_dpbusd_epi32(sum[1], b->codes[1][s], q);
+    }
+    __m512 scale = _mm512_set1_ps(x->scale), sum = _mm512_set1_ps(x->scaled_sum);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512 first = _mm512_cvtepi32_ps(t[0][h]);
+        if (two_parts) {
+            __m512 both =
+                _mm512_fmadd_ps(b->d1[h], _mm512_cvtepi32_ps(t[1][h]), _mm512_mul_ps(b->d[h], first));
+            acc[h] = _mm512_fmadd_ps(scale, both, acc[h]);
+            continue;
+        }
+        acc[h] = _mm512_fmadd_ps(_mm512_mul_ps(scale, b->d[h]), first, acc[h]);
+        if (k_min)
+            acc[h] = _mm512_fnmadd_ps(sum, b->m[h], acc[h]);
+        else if (sl_form_of(type).has_min)
+            acc[h] = _mm512_fmadd_ps(sum, b->m[h], acc[h]);
+    }
+}
+
+INLINE void load_block(enum sl_dtype type, const uint8_t *head, const uint8_t *at, struct block *b)
+{
+    const struct sl_form f = sl_form_of(type);
+    UNROLL
+    for (uint32_t i = 0; i < f.codes + f.scales; i += 64)
+        _mm_prefetch(at + PREFETCH_AHEAD + i, _MM_HINT_T0);
+    load_codes(f.code_bits, at, b);
+    load_scales(type, head, at + f.codes, b);
+}
+
+INLINE void few_rows(enum sl_dtype type, uint32_t rows, const struct sl_segment *w, uint32_t p,
+                     const struct sl_acts *x, uint32_t r0, const struct sl_store *to)
+{
+    const struct sl_form f = sl_form_of(type);
+    const uint8_t *head = w->data + p * w->panel_bytes;
+    const struct sl_qblock *q = sl_acts_block(x, r0, 0);
+    __m512 acc[FEW][2];
     UNROLL
     for (uint32_t r = 0; r < rows; r++)
         acc[r][0] = acc[r][1] = _mm512_setzero_ps();
-    for (uint32_t b = w->n_cols / SL_QBLOCK; b > 0; b--, block += block_bytes, at += SL_GROUP) {
-        UNROLL
-        for (uint32_t i = 0; i < block_bytes; i += 64)
-            _mm_prefetch(block + PREFETCH_AHEAD + i, _MM_HINT_T0);
-        UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            /* the broadcasts of q are to be loaded again by each dot product: kept for the second half, they
-             * would spill */
-            __asm__ volatile("" ::: "memory");
-            __m512i codes[8];
-            load_codes(type, block, h, codes);
-            __m512 d = load_scales(block + code_bytes + h * 32), m = _mm512_setzero_ps();
-            if (type == SL_Q4_1)
-                m = load_scales(block + code_bytes + 64 + h * 32);
+    for (uint32_t g = w->n_cols / SL_QBLOCK / f.n_blocks; g > 0; g--, head += sl_form_bytes(&f)) {
+        const uint8_t *at = head + f.head;
+        for (uint32_t i = 0; i < f.n_blocks; i++, at += f.codes + f.scales, q += x->group) {
+            struct block b;
+            load_block(type, head, at, &b);
             UNROLL
-            for (uint32_t r = 0; r < rows; r++) {
-                const int8_t *q = x->q + (at + r) * SL_QBLOCK;
-                __m512i sum = type == SL_Q4_1 ? _mm512_setzero_si512() : _mm512_set1_epi32(x->start[at + r]);
-                UNROLL
-                for (int s = 0; s < 8; s++)
-                    sum = dot4(sum, codes[s], q + 4 * s);
-                __m512 scale = _mm512_mul_ps(_mm512_set1_ps(x->scale[at + r]), d);
-                acc[r][h] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum), acc[r][h]);
-                if (type == SL_Q4_1)
-                    acc[r][h] = _mm512_fmadd_ps(_mm512_set1_ps(x->scaled_sum[at + r]), m, acc[r][h]);
-            }
+            for (uint32_t r = 0; r < rows; r++)
+                add_block(type, &b, q + r, acc[r]);
         }
     }
     UNROLL
     for (uint32_t r = 0; r < rows; r++) {
         store_half(w, p, 0, r0 + r, acc[r][0], to);
         store_half(w, p, 1, r0 + r, acc[r][1], to);
+    }
+}
+
+INLINE void many_rows(enum sl_dtype type, const struct sl_segment *w, uint32_t p, const struct sl_acts *x,
+                      uint32_t r0, uint32_t rows, const struct sl_store *to)
+{
+    const struct sl_form f = sl_form_of(type);
+    const uint8_t *head = w->data + p * w->panel_bytes;
+    const struct sl_qblock *q = sl_acts_block(x, r0, 0);
+    __m512 acc[SL_CHUNK_ROWS][2];
+    for (uint32_t r = 0; r < rows; r++)
+        acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    for (uint32_t g = w->n_cols / SL_QBLOCK / f.n_blocks; g > 0; g--, head += sl_form_bytes(&f)) {
+        const uint8_t *at = head + f.head;
+        for (uint32_t i = 0; i < f.n_blocks; i++, at += f.codes + f.scales, q += x->group) {
+            struct block b;
+            load_block(type, head, at, &b);
+            for (uint32_t r = 0; r < rows; r++)
+                add_block(type, &b, q + r, acc[r]);
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++) {
+        store_half(w, p, 0, r0 + r, acc[r][0], to);
+        store_half(w, p, 1, r0 + r, acc[r][1], to);
+    }
+}
+
+INLINE void panel_quantised(enum sl_dtype type, const struct sl_segment *w, uint32_t p,
+                            const struct sl_acts *x, uint32_t r0, uint32_t r1, const struct sl_store *to)
+{
+    switch (r1 - r0) {
+    case 1:
+        few_rows(type, 1, w, p, x, r0, to);
+        return;
+    case 2:
+        few_rows(type, 2, w, p, x, r0, to);
+        return;
+    case 3:
+        few_rows(type, 3, w, p, x, r0, to);
+        return;
+    case 4:
+        few_rows(type, 4, w, p, x, r0, to);
+        return;
+    default:
+        many_rows(type, w, p, x, r0, r1 - r0, to);
     }
 }
 
@@ -122,7 +271,7 @@ INLINE __m512 load_f32(enum sl_dtype type, const uint8_t *panel, size_t k, uint3
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(panel + k * SL_PANEL * 2 + h * 32)));
 }
 
-INLINE void tile_f32(enum sl_dtype type, uint32_t rows, const struct sl_weight *w, uint32_t p,
+INLINE void tile_f32(enum sl_dtype type, uint32_t rows, const struct sl_segment *w, uint32_t p,
                      const struct sl_acts *x, uint32_t r0, const struct sl_store *to)
 {
     const uint8_t *panel = w->data + p * w->panel_bytes;
@@ -147,7 +296,7 @@ INLINE void tile_f32(enum sl_dtype type, uint32_t rows, const struct sl_weight *
     }
 }
 
-INLINE void tile_bf16(uint32_t rows, const struct sl_weight *w, uint32_t p, const struct sl_acts *x,
+INLINE void tile_bf16(uint32_t rows, const struct sl_segment *w, uint32_t p, const struct sl_acts *x,
                       uint32_t r0, const struct sl_store *to)
 {
     const uint8_t *panel = w->data + p * w->panel_bytes;
@@ -174,19 +323,17 @@ INLINE void tile_bf16(uint32_t rows, const struct sl_weight *w, uint32_t p, cons
     }
 }
 
-INLINE void tile(enum sl_dtype type, uint32_t rows, const struct sl_weight *w, uint32_t p,
+INLINE void tile(enum sl_dtype type, uint32_t rows, const struct sl_segment *w, uint32_t p,
                  const struct sl_acts *x, uint32_t r0, const struct sl_store *to)
 {
-    if (type == SL_F32 || type == SL_F16)
-        tile_f32(type, rows, w, p, x, r0, to);
-    else if (type == SL_BF16)
+    if (type == SL_BF16)
         tile_bf16(rows, w, p, x, r0, to);
     else
-        tile_quantised(type, rows, w, p, x, r0, to);
+        tile_f32(type, rows, w, p, x, r0, to);
 }
 
 /* Full tiles, then the rest by its own number of rows, so that the sums stay in registers. */
-INLINE void all_tiles(enum sl_dtype type, const struct sl_weight *w, uint32_t p, const struct sl_acts *x,
+INLINE void all_tiles(enum sl_dtype type, const struct sl_segment *w, uint32_t p, const struct sl_acts *x,
                       uint32_t r0, uint32_t r1, const struct sl_store *to)
 {
     for (; r0 + TILE <= r1; r0 += TILE)
@@ -218,8 +365,8 @@ INLINE void all_tiles(enum sl_dtype type, const struct sl_weight *w, uint32_t p,
     }
 }
 
-void sl_avx512_panel(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
-                     const struct sl_store *to)
+void sl_avx512_panel(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
+                     uint32_t r1, const struct sl_store *to)
 {
     switch (w->type) {
     case SL_F32:
@@ -232,13 +379,28 @@ void sl_avx512_panel(const struct sl_weight *w, uint32_t p, const struct sl_acts
         all_tiles(SL_BF16, w, p, x, r0, r1, to);
         return;
     case SL_Q8_0:
-        all_tiles(SL_Q8_0, w, p, x, r0, r1, to);
+        panel_quantised(SL_Q8_0, w, p, x, r0, r1, to);
         return;
     case SL_Q4_0:
-        all_tiles(SL_Q4_0, w, p, x, r0, r1, to);
+        panel_quantised(SL_Q4_0, w, p, x, r0, r1, to);
         return;
     case SL_Q4_1:
-        all_tiles(SL_Q4_1, w, p, x, r0, r1, to);
+        panel_quantised(SL_Q4_1, w, p, x, r0, r1, to);
+        return;
+    case SL_Q5_0:
+        panel_quantised(SL_Q5_0, w, p, x, r0, r1, to);
+        return;
+    case SL_Q5_1:
+        panel_quantised(SL_Q5_1, w, p, x, r0, r1, to);
+        return;
+    case SL_Q4_K:
+        panel_quantised(SL_Q4_K, w, p, x, r0, r1, to);
+        return;
+    case SL_Q5_K:
+        panel_quantised(SL_Q5_K, w, p, x, r0, r1, to);
+        return;
+    case SL_Q6_K:
+        panel_quantised(SL_Q6_K, w, p, x, r0, r1, to);
         return;
     }
 }

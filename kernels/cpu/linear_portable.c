@@ -11,7 +11,7 @@
 
 #define ROWS 16 /* rows to a pass over the panel */
 
-static void store_row(const struct sl_weight *w, uint32_t p, uint32_t r, const float *acc,
+static void store_row(const struct sl_segment *w, uint32_t p, uint32_t r, const float *acc,
                       const struct sl_store *to)
 {
     uint32_t n0 = p * SL_PANEL, n = w->n_rows - n0 < SL_PANEL ? w->n_rows - n0 : SL_PANEL;
@@ -28,39 +28,70 @@ typedef int16_t i16x16 __attribute__((vector_size(32)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
-/* An unpacked block: [half h][element k], lanes are columns; Q8_0 less its zero point. */
-struct codes {
-    i16x16 at[2][SL_QBLOCK];
+/* An unpacked block: [half h][element k], lanes are columns, codes less their zero point; and what they are
+ * multiplied with: d[1] is that of elements 16 to 31, m of types with a minimum. */
+struct block {
+    i16x16 codes[2][SL_QBLOCK];
+    float d[2][SL_PANEL], m[SL_PANEL];
 };
 
-static void unpack(enum sl_dtype type, const uint8_t *block, struct codes *codes)
+/* bits of `mask` of byte k % 4 of the words at p, `shift` up */
+static inline void bits_at(const uint8_t *p, uint32_t k, uint32_t shift, uint32_t mask, u32x16 *out)
 {
-    uint32_t quads = type == SL_Q8_0 ? 8 : 4;
+    u32x16 words; /* a word is the quad of a column */
+    memcpy(&words, p, sizeof words);
+    *out = words >> (k % 4 * 8 + shift) & mask;
+}
+
+static void unpack(uint32_t bits, int zero, const uint8_t *p, i16x16 codes[2][SL_QBLOCK])
+{
     for (uint32_t h = 0; h < 2; h++)
-        for (uint32_t s = 0; s < quads; s++, block += 64) {
-            u32x16 words; /* a word is the quad of a column */
-            memcpy(&words, block, sizeof words);
-            for (uint32_t j = 0; j < 4; j++) {
-                u32x16 bytes = words >> 8 * j & 255;
-                if (type == SL_Q8_0) {
-                    codes->at[h][4 * s + j] = __builtin_convertvector(bytes, i16x16) - 128;
-                } else {
-                    codes->at[h][4 * s + j] = __builtin_convertvector(bytes & 15, i16x16);
-                    codes->at[h][16 + 4 * s + j] = __builtin_convertvector(bytes >> 4, i16x16);
-                }
-            }
+        for (uint32_t k = 0; k < SL_QBLOCK; k++) {
+            u32x16 code, high = {0};
+            if (bits == 8)
+                bits_at(p + h * 512 + k / 4 * 64, k, 0, 255, &code);
+            else
+                bits_at(p + h * 256 + k % 16 / 4 * 64, k, k / 16 * 4, 15, &code);
+            if (bits == 5)
+                bits_at(p + 512 + h * 64, k, k / 4, 1, &high);
+            else if (bits == 6)
+                bits_at(p + 512 + h * 128 + k / 16 * 64, k, k % 16 / 4 * 2, 3, &high);
+            codes[h][k] = __builtin_convertvector(code | high << 4, i16x16) - (int16_t)zero;
         }
 }
 
-/* t[column] = sum over k of codes times q. n products at a time fit int16: 16 of 15 * 127, 2 of 128 * 127. */
-static inline void dot(uint32_t n, const struct codes *codes, const int8_t *q, int32_t t[SL_PANEL])
+static void load_scales(enum sl_dtype type, const uint8_t *head, const uint8_t *p, struct block *b)
+{
+    for (uint32_t i = 0; i < SL_PANEL; i++) {
+        b->m[i] = 0.0f;
+        switch (type) {
+        case SL_Q4_K:
+        case SL_Q5_K:
+            b->d[0][i] = b->d[1][i] = sl_f16_load(head + 2 * i) * (float)p[i];
+            b->m[i] = -(sl_f16_load(head + 2 * SL_PANEL + 2 * i) * (float)p[SL_PANEL + i]);
+            break;
+        case SL_Q6_K:
+            b->d[0][i] = sl_f16_load(head + 2 * i) * (float)(int8_t)p[i];
+            b->d[1][i] = sl_f16_load(head + 2 * i) * (float)(int8_t)p[SL_PANEL + i];
+            break;
+        default:
+            b->d[0][i] = b->d[1][i] = sl_f16_load(p + 2 * i);
+            if (sl_form_of(type).has_min)
+                b->m[i] = sl_f16_load(p + 2 * SL_PANEL + 2 * i);
+        }
+    }
+}
+
+/* t[column] = sum over n elements of codes times q, `fit` products at a time in int16. */
+static inline void dot(uint32_t n, uint32_t fit, const i16x16 *codes0, const i16x16 *codes1, const int8_t *q,
+                       int32_t t[SL_PANEL])
 {
     i32x16 all[2] = {{0}, {0}};
-    for (uint32_t k0 = 0; k0 < SL_QBLOCK; k0 += n) {
+    for (uint32_t k0 = 0; k0 < n; k0 += fit) {
         i16x16 sum[2] = {{0}, {0}};
-        for (uint32_t k = k0; k < k0 + n; k++) {
-            sum[0] += codes->at[0][k] * q[k];
-            sum[1] += codes->at[1][k] * q[k];
+        for (uint32_t k = k0; k < k0 + fit; k++) {
+            sum[0] += codes0[k] * q[k];
+            sum[1] += codes1[k] * q[k];
         }
         all[0] += __builtin_convertvector(sum[0], i32x16);
         all[1] += __builtin_convertvector(sum[1], i32x16);
@@ -68,39 +99,56 @@ static inline void dot(uint32_t n, const struct codes *codes, const int8_t *q, i
     memcpy(t, all, sizeof all);
 }
 
-static void panel_quantised(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
+/* What fits: 16 products of at most 15 * 127, 8 of 31 * 127, 8 of 32 * 127, 2 of 128 * 127. */
+static inline void dot_bits(uint32_t bits, uint32_t n, const struct block *b, uint32_t k0, const int8_t *q,
+                            int32_t t[SL_PANEL])
+{
+    const i16x16 *codes0 = b->codes[0] + k0, *codes1 = b->codes[1] + k0;
+    if (bits == 4)
+        dot(n, 16, codes0, codes1, q + k0, t);
+    else if (bits == 8)
+        dot(n, 2, codes0, codes1, q + k0, t);
+    else
+        dot(n, 8, codes0, codes1, q + k0, t);
+}
+
+static void add_block(const struct sl_form *f, enum sl_dtype type, const struct block *b,
+                      const struct sl_qblock *x, float *acc)
+{
+    int32_t t[2][SL_PANEL];
+    if (type == SL_Q6_K) {
+        dot_bits(f->code_bits, 16, b, 0, x->q, t[0]);
+        dot_bits(f->code_bits, 16, b, 16, x->q, t[1]);
+        for (uint32_t i = 0; i < SL_PANEL; i++)
+            acc[i] = fmaf(x->scale, fmaf(b->d[1][i], (float)t[1][i], b->d[0][i] * (float)t[0][i]), acc[i]);
+        return;
+    }
+    dot_bits(f->code_bits, 32, b, 0, x->q, t[0]);
+    for (uint32_t i = 0; i < SL_PANEL; i++)
+        acc[i] = fmaf(x->scale * b->d[0][i], (float)t[0][i], acc[i]);
+    if (f->has_min)
+        for (uint32_t i = 0; i < SL_PANEL; i++)
+            acc[i] = fmaf(x->scaled_sum, b->m[i], acc[i]);
+}
+
+static void panel_quantised(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
                             uint32_t n, float acc[ROWS][SL_PANEL])
 {
-    uint32_t n_blocks = w->n_cols / SL_QBLOCK, code_bytes = w->type == SL_Q8_0 ? 1024 : 512;
-    const uint8_t *block = w->data + p * w->panel_bytes;
-    struct codes codes;
-    float d[SL_PANEL], m[SL_PANEL] = {0};
-    for (uint32_t b = 0; b < n_blocks; b++, block += w->block_bytes) {
-        unpack(w->type, block, &codes);
-        for (uint32_t i = 0; i < SL_PANEL; i++) {
-            d[i] = sl_f16_load(block + code_bytes + 2 * i);
-            if (w->type == SL_Q4_1)
-                m[i] = sl_f16_load(block + code_bytes + 64 + 2 * i);
-        }
-        for (uint32_t r = 0; r < n; r++) {
-            size_t at = sl_acts_block(x, r0 + r, b);
-            int32_t t[SL_PANEL];
-            const int8_t *q = x->q + at * SL_QBLOCK;
-            if (w->type == SL_Q8_0)
-                dot(2, &codes, q, t); /* the zero point is taken off the codes, not by x->start */
-            else
-                dot(16, &codes, q, t);
-            int32_t start = w->type == SL_Q4_0 ? x->start[at] : 0;
-            for (uint32_t i = 0; i < SL_PANEL; i++)
-                acc[r][i] = fmaf(x->scale[at] * d[i], (float)(start + t[i]), acc[r][i]);
-            if (w->type == SL_Q4_1)
-                for (uint32_t i = 0; i < SL_PANEL; i++)
-                    acc[r][i] = fmaf(x->scaled_sum[at], m[i], acc[r][i]);
-        }
+    const struct sl_form f = sl_form_of(w->type);
+    const int zero = f.has_min ? 0 : 1 << (f.code_bits - 1);
+    const uint8_t *panel = w->data + p * w->panel_bytes;
+    struct block block;
+    for (uint32_t b = 0; b < w->n_cols / SL_QBLOCK; b++) {
+        const uint8_t *head = panel + b / f.n_blocks * sl_form_bytes(&f),
+                      *at = head + f.head + b % f.n_blocks * (f.codes + f.scales);
+        unpack(f.code_bits, zero, at, block.codes);
+        load_scales(w->type, head, at + f.codes, &block);
+        for (uint32_t r = 0; r < n; r++)
+            add_block(&f, w->type, &block, sl_acts_block(x, r0 + r, b), acc[r]);
     }
 }
 
-static void panel_f32(const struct sl_weight *w, uint32_t p, const float *x, float *acc)
+static void panel_f32(const struct sl_segment *w, uint32_t p, const float *x, float *acc)
 {
     const float *panel = (const float *)(w->data + p * w->panel_bytes);
     for (uint32_t k = 0; k < w->n_cols; k++, panel += SL_PANEL)
@@ -108,7 +156,7 @@ static void panel_f32(const struct sl_weight *w, uint32_t p, const float *x, flo
             acc[i] = fmaf(x[k], panel[i], acc[i]);
 }
 
-static void panel_f16(const struct sl_weight *w, uint32_t p, const float *x, float *acc)
+static void panel_f16(const struct sl_segment *w, uint32_t p, const float *x, float *acc)
 {
     const uint16_t *panel = (const uint16_t *)(w->data + p * w->panel_bytes);
     for (uint32_t k = 0; k < w->n_cols; k++, panel += SL_PANEL)
@@ -116,7 +164,7 @@ static void panel_f16(const struct sl_weight *w, uint32_t p, const float *x, flo
             acc[i] = fmaf(x[k], sl_f16_to_f32(panel[i]), acc[i]);
 }
 
-static void panel_bf16(const struct sl_weight *w, uint32_t p, const uint16_t *x, float *acc)
+static void panel_bf16(const struct sl_segment *w, uint32_t p, const uint16_t *x, float *acc)
 {
     const uint16_t *panel = (const uint16_t *)(w->data + p * w->panel_bytes);
     for (uint32_t k = 0; k < (w->n_cols + 1) / 2; k++, panel += 2 * SL_PANEL) {
@@ -129,7 +177,7 @@ static void panel_bf16(const struct sl_weight *w, uint32_t p, const uint16_t *x,
     }
 }
 
-void sl_portable_panel(const struct sl_weight *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
+void sl_portable_panel(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
                        uint32_t r1, const struct sl_store *to)
 {
     for (uint32_t r = r0; r < r1; r += ROWS) {

@@ -60,7 +60,7 @@ static void multiply_panel(void *arg, uint32_t p, unsigned worker)
     (void)worker;
     const struct ref_job *j = arg;
     const struct sl_weight *w = j->a->w;
-    const float *panel = w->plain + (size_t)p * w->n_cols * SL_PANEL;
+    const float *panel = (const float *)w->data + (size_t)p * w->n_cols * SL_PANEL;
     uint32_t n0 = p * SL_PANEL, n = w->n_rows - n0 < SL_PANEL ? w->n_rows - n0 : SL_PANEL;
     for (uint32_t r = 0; r < j->n_rows; r++) {
         const float *x = j->x + (size_t)r * w->n_cols;

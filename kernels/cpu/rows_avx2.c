@@ -94,26 +94,20 @@ static inline int32_t sum_epi32(__m256i x)
     return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 1)));
 }
 
-void sl_avx2_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
-                       int32_t *start, float *scaled_sum)
+void sl_avx2_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride)
 {
     /* packing works within 128-bit lanes and leaves quads in this order */
     const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK) {
+    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
         float most = block_max(x);
         int none = most < 0x1p-100f;
         __m256 up = _mm256_set1_ps(none ? 0.0f : 127.0f / most);
         __m256i q0 = quantise8(x, up), q1 = quantise8(x + 8, up), q2 = quantise8(x + 16, up),
                 q3 = quantise8(x + 24, up);
         __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q0, q1), _mm256_packs_epi32(q2, q3));
-        size_t at = (size_t)b * SL_GROUP;
-        _mm256_storeu_si256((__m256i *)(q + at * SL_QBLOCK), _mm256_permutevar8x32_epi32(bytes, in_order));
-        int32_t sum = sum_epi32(_mm256_add_epi32(_mm256_add_epi32(q0, q1), _mm256_add_epi32(q2, q3)));
-        scale[at] = none ? 0.0f : most * (1.0f / 127.0f);
-        if (start)
-            start[at] = -(int32_t)zero_point * sum;
-        else
-            scaled_sum[at] = scale[at] * (float)sum;
+        _mm256_storeu_si256((__m256i *)to->q, _mm256_permutevar8x32_epi32(bytes, in_order));
+        sl_qblock_finish(to, none ? 0.0f : most * (1.0f / 127.0f), sum_epi32(_mm256_add_epi32(q0, q1)),
+                         sum_epi32(_mm256_add_epi32(q2, q3)));
     }
 }
 

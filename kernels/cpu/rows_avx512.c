@@ -60,11 +60,10 @@ void sl_avx512_geglu_row(const float *x, uint32_t n, float *y)
     }
 }
 
-void sl_avx512_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
-                         int32_t *start, float *scaled_sum)
+void sl_avx512_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride)
 {
     const __m512 top = _mm512_set1_ps(127.0f), bottom = _mm512_set1_ps(-127.0f);
-    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK) {
+    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
         __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
         float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x0), _mm512_abs_ps(x1)));
         int none = most < 0x1p-100f;
@@ -72,15 +71,14 @@ void sl_avx512_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t
         /* the conversion rounds to even; the clamps act on infinities and NaN only */
         __m512i q0 = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(x0, up), top), bottom));
         __m512i q1 = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(x1, up), top), bottom));
-        size_t at = (size_t)b * SL_GROUP;
-        _mm_storeu_si128((__m128i *)(q + at * SL_QBLOCK), _mm512_cvtepi32_epi8(q0));
-        _mm_storeu_si128((__m128i *)(q + at * SL_QBLOCK + 16), _mm512_cvtepi32_epi8(q1));
-        int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-        scale[at] = none ? 0.0f : most * (1.0f / 127.0f);
-        if (start)
-            start[at] = -(int32_t)zero_point * sum;
-        else
-            scaled_sum[at] = scale[at] * (float)sum;
+        __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(q0)),
+                                            _mm512_cvtepi32_epi8(q1), 1);
+        _mm256_store_si256((__m256i *)to->q, q);
+        __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
+        sums = _mm256_hadd_epi32(sums, sums);
+        sums = _mm256_hadd_epi32(sums, sums);
+        sl_qblock_finish(to, none ? 0.0f : most * (1.0f / 127.0f), _mm256_cvtsi256_si32(sums),
+                         _mm256_extract_epi32(sums, 4));
     }
 }
 

@@ -55,30 +55,24 @@ void sl_portable_geglu_row(const float *x, uint32_t n, float *y)
         y[i] = sl_gelu(x[i]) * x[n + i];
 }
 
-void sl_portable_quant_row(const float *x, uint32_t n, uint32_t zero_point, int8_t *q, float *scale,
-                           int32_t *start, float *scaled_sum)
+void sl_portable_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride)
 {
-    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, q += SL_QBLOCK * SL_GROUP) {
+    for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
         float most = 0.0f;
         for (uint32_t i = 0; i < SL_QBLOCK; i++) {
             float a = fabsf(x[i]);
             most = a > most ? a : most;
         }
         float up = most < 0x1p-100f ? 0.0f : 127.0f / most;
-        int32_t sum = 0;
+        int32_t sum[2] = {0, 0};
         for (uint32_t i = 0; i < SL_QBLOCK; i++) {
             float v = rintf(x[i] * up);
             v = v < 127.0f ? v : 127.0f; /* only infinities and NaN pass 127 */
             v = v > -127.0f ? v : -127.0f;
-            q[i] = (int8_t)v;
-            sum += q[i];
+            to->q[i] = (int8_t)v;
+            sum[i / 16] += to->q[i];
         }
-        size_t at = (size_t)b * SL_GROUP;
-        scale[at] = most < 0x1p-100f ? 0.0f : most * (1.0f / 127.0f);
-        if (start)
-            start[at] = -(int32_t)zero_point * sum;
-        else
-            scaled_sum[at] = scale[at] * (float)sum;
+        sl_qblock_finish(to, most < 0x1p-100f ? 0.0f : most * (1.0f / 127.0f), sum[0], sum[1]);
     }
 }
 

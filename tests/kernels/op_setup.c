@@ -33,17 +33,50 @@ void op_rand_floats(struct op_rand *r, float *to, size_t n, float scale)
         to[i] = op_rand_float(r) * scale;
 }
 
+/* Where a block has its float16 numbers: one, or two with the minimum's second. */
+static size_t halves_at(enum sl_dtype type, size_t block_bytes)
+{
+    return type == SL_Q6_K ? block_bytes - 2 : 0;
+}
+
+static int has_min(enum sl_dtype type)
+{
+    return type == SL_Q4_1 || type == SL_Q5_1 || type == SL_Q4_K || type == SL_Q5_K;
+}
+
+/* The largest of what the float16 scale of a type is multiplied with. */
+static float code_max(enum sl_dtype type)
+{
+    switch (type) {
+    case SL_Q8_0:
+        return 64.0f;
+    case SL_Q5_0:
+    case SL_Q5_1:
+        return 16.0f;
+    case SL_Q4_K:
+        return 8.0f * 64.0f;
+    case SL_Q5_K:
+        return 16.0f * 64.0f;
+    case SL_Q6_K:
+        return 32.0f * 128.0f;
+    default:
+        return 8.0f;
+    }
+}
+
 static void random_block(struct op_rand *r, enum sl_dtype type, float scale, uint8_t *to)
 {
-    size_t bytes = sl_dtype_row_bytes(type, 32), at = type == SL_Q4_1 ? 4 : 2;
-    for (size_t i = at; i < bytes; i++)
+    size_t bytes = sl_dtype_row_bytes(type, sl_dtype_block(type));
+    for (size_t i = 0; i < bytes; i++)
         to[i] = (uint8_t)op_rand_u32(r);
-    float d = op_rand_float(r) * scale / (type == SL_Q8_0 ? 64.0f : 8.0f);
+    float d = op_rand_float(r) * scale / code_max(type);
     uint16_t h = sl_f32_to_f16(d);
-    memcpy(to, &h, 2);
-    if (type == SL_Q4_1) {
-        h = sl_f32_to_f16(-7.5f * d + op_rand_float(r) * scale * 0.1f);
-        memcpy(to + 2, &h, 2);
+    uint8_t *halves = to + halves_at(type, bytes);
+    memcpy(halves, &h, 2);
+    if (has_min(type)) {
+        int k_type = sl_dtype_block(type) > 32;
+        h = sl_f32_to_f16(k_type ? d * 8.0f : -7.5f * d + op_rand_float(r) * scale * 0.1f);
+        memcpy(halves + 2, &h, 2);
     }
 }
 
@@ -64,7 +97,7 @@ void *op_random_tensor(struct op_rand *r, enum sl_dtype type, uint32_t n_rows, u
             i += 2;
         } else {
             random_block(r, type, scale, data + i);
-            i += sl_dtype_row_bytes(type, 32);
+            i += sl_dtype_row_bytes(type, sl_dtype_block(type));
         }
     }
     *out = (struct sl_tensor_view){type, n_rows, n_cols, data};

@@ -10,31 +10,40 @@
 #include "common/base/mem.h"
 #include "tests/kernels/op_setup.h"
 
-#define MAX_ROWS 72u
+#define MAX_ROWS  72u
+#define MAX_VIEWS 3u
 
-static const enum sl_dtype types[] = {SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1};
+static const enum sl_dtype types[] = {SL_F32,  SL_F16,  SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1,
+                                      SL_Q5_0, SL_Q5_1, SL_Q4_K, SL_Q5_K, SL_Q6_K};
 static const enum sl_prologue prologues[] = {SL_PRO_NONE, SL_PRO_RMSNORM, SL_PRO_SWIGLU, SL_PRO_GEGLU};
 static const struct {
     uint32_t n, k;
 } shapes[] = {{1, 32}, {31, 64}, {32, 96}, {33, 160}, {100, 288}, {576, 576}, {65, 1536}};
 
+/* The shape's K, in whole blocks of the type. */
+static uint32_t cols_of(enum sl_dtype type, uint32_t k)
+{
+    uint32_t block = sl_dtype_block(type);
+    return block <= 32 ? k : (k + block - 1) / block * block;
+}
+
 /* One case: its inputs in host memory. */
 struct linear_case {
-    struct sl_tensor_view views[2];
-    void *tensors[2];
+    struct sl_tensor_view views[MAX_VIEWS];
+    void *tensors[MAX_VIEWS];
+    uint32_t n_views;
     uint32_t n, k;
     enum sl_prologue prologue;
     float *x, *norm, *bias, *y0;
 };
 
-static struct linear_case make_case(struct op_rand *r, enum sl_dtype type, uint32_t n, uint32_t k,
-                                    enum sl_prologue prologue)
+/* n rows, cut into one view for each of the types. */
+static struct linear_case make_stack(struct op_rand *r, const enum sl_dtype *stack, uint32_t n_views,
+                                     uint32_t n, uint32_t k, enum sl_prologue prologue)
 {
-    struct linear_case c = {.n = n, .k = k, .prologue = prologue};
-    uint32_t first = n / 3;
-    c.tensors[0] = op_random_tensor(r, type, first ? first : n, k, &c.views[0]);
-    if (first)
-        c.tensors[1] = op_random_tensor(r, type, n - first, k, &c.views[1]);
+    struct linear_case c = {.n = n, .k = k, .prologue = prologue, .n_views = n_views};
+    for (uint32_t i = 0; i < n_views; i++)
+        c.tensors[i] = op_random_tensor(r, stack[i], n * (i + 1) / n_views - n * i / n_views, k, &c.views[i]);
     c.x = sl_xcalloc((size_t)MAX_ROWS * k, 2 * sizeof(float));
     c.norm = sl_xcalloc(k, sizeof(float));
     c.bias = sl_xcalloc(n, sizeof(float));
@@ -47,10 +56,16 @@ static struct linear_case make_case(struct op_rand *r, enum sl_dtype type, uint3
     return c;
 }
 
+static struct linear_case make_case(struct op_rand *r, enum sl_dtype type, uint32_t n, uint32_t k,
+                                    enum sl_prologue prologue)
+{
+    return make_stack(r, (const enum sl_dtype[]){type, type}, n > 1 ? 2 : 1, n, cols_of(type, k), prologue);
+}
+
 static void free_case(struct linear_case *c)
 {
-    sl_free(c->tensors[0]);
-    sl_free(c->tensors[1]);
+    for (uint32_t i = 0; i < c->n_views; i++)
+        sl_free(c->tensors[i]);
     sl_free(c->x);
     sl_free(c->norm);
     sl_free(c->bias);
@@ -71,7 +86,7 @@ static struct opened open_case(const char *backend, uint32_t threads, const stru
         return o;
     o.d = op_open(o.ops, threads, max_rows);
     struct sl_why why = {""};
-    assert_int_equal(o.ops->weight_pack(o.d, c->views, c->tensors[1] ? 2 : 1, &o.w, &why), SL_OK);
+    assert_int_equal(o.ops->weight_pack(o.d, c->views, c->n_views, &o.w, &why), SL_OK);
     return o;
 }
 
@@ -137,47 +152,88 @@ static void linear_any_shape_is_near_the_reference(void **state)
             }
 }
 
-/* Every row count, threads, position in the batch, and both fast backends give the row's one result. */
+/* Every row count, threads, position in the batch, and all fast backends give the row's one result. */
+static void check_bits(struct op_rand *r, const struct linear_case *c, int with_bias, int add,
+                       const char *name)
+{
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+    float *want = sl_xcalloc((size_t)MAX_ROWS * c->n, sizeof *want),
+          *got = sl_xcalloc((size_t)MAX_ROWS * c->n, sizeof *got);
+    struct opened one = open_case("portable", 1, c, 1);
+    for (uint32_t i = 0; i < MAX_ROWS; i++)
+        run(&one, c, i, 1, with_bias, add, want + (size_t)i * c->n);
+    close_case(&one);
+    for (size_t b = 0; b < SL_COUNTOF(names); b++)
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            struct opened o = open_case(names[b], threads, c, MAX_ROWS);
+            if (!o.ops)
+                continue;
+            for (uint32_t rows = 1; rows <= 70;
+                 rows = rows < 20 ? rows + 1 : rows + 1 + op_rand_below(r, 17)) {
+                uint32_t r0 = op_rand_below(r, MAX_ROWS - rows + 1);
+                char what[128];
+                snprintf(what, sizeof what, "%s %s %ux%u rows %u+%u threads %u", names[b], name, c->n, c->k,
+                         r0, rows, threads);
+                run(&o, c, r0, rows, with_bias, add, got);
+                op_assert_same_bits(got, want + (size_t)r0 * c->n, (size_t)rows * c->n, what);
+            }
+            close_case(&o);
+        }
+    sl_free(want);
+    sl_free(got);
+}
+
 static void linear_row_has_the_same_bits_in_any_batch(void **state)
 {
     (void)state;
     struct op_rand r = {2};
-    static const char *const names[] = {"portable", "avx2", "avx512"};
     static const uint32_t odd_k[] = {1, 7, 33, 250};
     for (size_t t = 0; t < SL_COUNTOF(types); t++)
         for (size_t s = 0; s < SL_COUNTOF(shapes) + SL_COUNTOF(odd_k); s++) {
-            int quantised = sl_dtype_row_bytes(types[t], 1) == 0;
-            if (s >= SL_COUNTOF(shapes) && quantised)
+            int odd = s >= SL_COUNTOF(shapes);
+            if (odd && sl_dtype_block(types[t]) > 1)
                 continue;
-            uint32_t n = s < SL_COUNTOF(shapes) ? shapes[s].n : 45;
-            uint32_t k = s < SL_COUNTOF(shapes) ? shapes[s].k : odd_k[s - SL_COUNTOF(shapes)];
+            uint32_t n = odd ? 45 : shapes[s].n, k = odd ? odd_k[s - SL_COUNTOF(shapes)] : shapes[s].k;
             struct linear_case c = make_case(&r, types[t], n, k, prologues[s % SL_COUNTOF(prologues)]);
-            float *want = sl_xcalloc((size_t)MAX_ROWS * n, sizeof *want),
-                  *got = sl_xcalloc((size_t)MAX_ROWS * n, sizeof *got);
-            struct opened one = open_case("portable", 1, &c, 1);
-            for (uint32_t i = 0; i < MAX_ROWS; i++)
-                run(&one, &c, i, 1, s % 2 == 0, s % 3 == 0, want + (size_t)i * n);
-            close_case(&one);
-            for (size_t b = 0; b < SL_COUNTOF(names); b++)
-                for (uint32_t threads = 1; threads <= 3; threads++) {
-                    struct opened o = open_case(names[b], threads, &c, MAX_ROWS);
-                    if (!o.ops)
-                        continue;
-                    for (uint32_t rows = 1; rows <= 70;
-                         rows = rows < 20 ? rows + 1 : rows + 1 + op_rand_below(&r, 17)) {
-                        uint32_t r0 = op_rand_below(&r, MAX_ROWS - rows + 1);
-                        char what[128];
-                        snprintf(what, sizeof what, "%s %s %ux%u rows %u+%u threads %u", names[b],
-                                 sl_dtype_name(types[t]), n, k, r0, rows, threads);
-                        run(&o, &c, r0, rows, s % 2 == 0, s % 3 == 0, got);
-                        op_assert_same_bits(got, want + (size_t)r0 * n, (size_t)rows * n, what);
-                    }
-                    close_case(&o);
-                }
-            sl_free(want);
-            sl_free(got);
+            check_bits(&r, &c, s % 2 == 0, s % 3 == 0, sl_dtype_name(types[t]));
             free_case(&c);
         }
+}
+
+static const enum sl_dtype stacks[][MAX_VIEWS] = {{SL_Q4_K, SL_Q4_K, SL_Q6_K},
+                                                  {SL_Q8_0, SL_Q4_0, SL_Q5_0},
+                                                  {SL_F32, SL_Q4_1, SL_BF16},
+                                                  {SL_Q5_K, SL_F16, SL_Q5_K}};
+
+/* A stack's columns are those of its tensors alone. */
+static void linear_of_a_stack_of_types_is_that_of_its_tensors(void **state)
+{
+    (void)state;
+    struct op_rand r = {6};
+    for (size_t i = 0; i < SL_COUNTOF(stacks); i++) {
+        enum { N = 100, ROWS = 9 };
+        struct linear_case c = make_stack(&r, stacks[i], MAX_VIEWS, N, 512, prologues[i]);
+        static float whole[ROWS * N], part[ROWS * N];
+        check_bits(&r, &c, i % 2 == 0, i % 2, "stack");
+        struct opened o = open_case("auto", 2, &c, MAX_ROWS), ref = open_case("reference", 2, &c, MAX_ROWS);
+        run(&ref, &c, 0, ROWS, 0, 0, part);
+        run(&o, &c, 0, ROWS, 0, 0, whole);
+        assert_true(op_relative_error(whole, part, (size_t)ROWS * N) < tolerance(SL_Q8_0));
+        close_case(&ref);
+        close_case(&o);
+        for (uint32_t v = 0, first = 0; v < MAX_VIEWS; first += (uint32_t)c.views[v++].n_rows) {
+            struct linear_case alone = c;
+            alone.n_views = 1;
+            alone.views[0] = c.views[v];
+            alone.n = (uint32_t)c.views[v].n_rows;
+            struct opened one = open_case("auto", 2, &alone, MAX_ROWS);
+            run(&one, &alone, 0, ROWS, 0, 0, part);
+            for (uint32_t row = 0; row < ROWS; row++)
+                op_assert_same_bits(part + row * alone.n, whole + row * N + first, alone.n, "stack");
+            close_case(&one);
+        }
+        free_case(&c);
+    }
 }
 
 static void linear_selected_rows_are_those_rows(void **state)
@@ -212,37 +268,49 @@ static void linear_selected_rows_are_those_rows(void **state)
             }
 }
 
+static void check_embed(const struct linear_case *c, const char *backend, float scale)
+{
+    struct opened o = open_case(backend, 2, c, 8);
+    if (!o.ops)
+        return;
+    int32_t tokens[77];
+    float *x = sl_xcalloc((size_t)77 * c->k, sizeof *x), *want = sl_xcalloc(c->k, sizeof *want);
+    for (int i = 0; i < 77; i++)
+        tokens[i] = (i * 31 + 5) % 77;
+    struct sl_batch batch = {.n_rows = 77, .tokens = tokens};
+    o.ops->embed(o.d, o.w, &batch, scale, x);
+    for (int i = 0; i < 77; i++) {
+        uint64_t row = (uint64_t)tokens[i];
+        const struct sl_tensor_view *v = c->views;
+        for (; row >= v->n_rows; v++)
+            row -= v->n_rows;
+        sl_dequant_row(v->type, (const char *)v->data + row * sl_dtype_row_bytes(v->type, c->k), c->k, want);
+        for (uint32_t k = 0; k < c->k; k++)
+            want[k] *= scale;
+        op_assert_same_bits(x + (size_t)i * c->k, want, c->k, sl_dtype_name(v->type));
+    }
+    sl_free(x);
+    sl_free(want);
+    close_case(&o);
+}
+
 static void embed_gives_the_dequantised_row_scaled(void **state)
 {
     (void)state;
     struct op_rand r = {4};
     static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
-    for (size_t t = 0; t < SL_COUNTOF(types); t++)
-        for (size_t b = 0; b < SL_COUNTOF(names); b++) {
+    for (size_t b = 0; b < SL_COUNTOF(names); b++) {
+        for (size_t t = 0; t < SL_COUNTOF(types); t++) {
             struct linear_case c = make_case(&r, types[t], 77, 160, SL_PRO_NONE);
-            struct opened o = open_case(names[b], 2, &c, 8);
-            if (o.ops) {
-                int32_t tokens[77];
-                float x[77 * 160], want[160];
-                for (int i = 0; i < 77; i++)
-                    tokens[i] = (i * 31 + 5) % 77;
-                struct sl_batch batch = {.n_rows = 77, .tokens = tokens};
-                float scale = t % 2 ? 5.3f : 1.0f;
-                o.ops->embed(o.d, o.w, &batch, scale, x);
-                for (int i = 0; i < 77; i++) {
-                    uint32_t row = (uint32_t)tokens[i], first = (uint32_t)c.views[0].n_rows;
-                    const struct sl_tensor_view *v = &c.views[row >= first];
-                    row = row >= first ? row - first : row;
-                    sl_dequant_row(v->type, (const char *)v->data + row * sl_dtype_row_bytes(v->type, 160),
-                                   160, want);
-                    for (int k = 0; k < 160; k++)
-                        want[k] *= scale;
-                    op_assert_same_bits(x + (size_t)i * 160, want, 160, sl_dtype_name(types[t]));
-                }
-                close_case(&o);
-            }
+            check_embed(&c, names[b], t % 2 ? 5.3f : 1.0f);
             free_case(&c);
         }
+        for (size_t i = 0; i < SL_COUNTOF(stacks); i++) {
+            struct linear_case c = make_stack(&r, stacks[i], MAX_VIEWS, 77, 256, SL_PRO_NONE);
+            check_embed(&c, names[b], 1.0f);
+            free_case(&c);
+        }
+    }
 }
 
 static void norm_add_adds_the_normed_row(void **state)
@@ -304,6 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_any_shape_is_near_the_reference),
         cmocka_unit_test(linear_row_has_the_same_bits_in_any_batch),
+        cmocka_unit_test(linear_of_a_stack_of_types_is_that_of_its_tensors),
         cmocka_unit_test(linear_selected_rows_are_those_rows),
         cmocka_unit_test(norm_add_adds_the_normed_row),
         cmocka_unit_test(embed_gives_the_dequantised_row_scaled),

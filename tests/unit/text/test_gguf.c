@@ -148,7 +148,6 @@ static void good_file_gives_its_tensors(void **state)
     assert_int_equal(t->n_dims, 2);
     assert_null(sl_gguf_tensor_find(g, "c.weight"));
     assert_null(sl_gguf_tensor_at(g, 2));
-    assert_int_equal(sl_gguf_tensor_supported(g, t, &why), SL_OK);
     sl_gguf_close(g);
 }
 
@@ -339,20 +338,6 @@ static void bad_alignment_is_refused(void **state)
     }
 }
 
-static void unsupported_type_is_named(void **state)
-{
-    struct sl_gguf *g = NULL;
-    struct sl_why why = {0};
-    const uint64_t dims[] = {256};
-    (void)state;
-    one_tensor(1, dims, 12, 0, 144);
-    assert_int_equal(open_bytes(&g, &why), SL_OK);
-    assert_int_equal(sl_gguf_tensor_supported(g, sl_gguf_tensor_at(g, 0), &why), SL_EUNSUPPORTED);
-    assert_non_null(strstr(why.text, "Q4_K"));
-    assert_non_null(strstr(why.text, "supported: F32, F16, Q4_0, Q4_1, Q8_0, BF16"));
-    sl_gguf_close(g);
-}
-
 static void flipped_bytes_never_read_outside(void **state)
 {
     unsigned long long seed = 11;
@@ -394,7 +379,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(bad_metadata_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(bad_tensors_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(bad_alignment_is_refused, begin, end),
-        cmocka_unit_test_setup_teardown(unsupported_type_is_named, begin, end),
         cmocka_unit_test_setup_teardown(flipped_bytes_never_read_outside, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
