@@ -309,6 +309,7 @@ static void plan(struct sl_engine *e, uint64_t now_us)
         .align = SL_PLAN_ALIGN,
         .tpot_target_ms = e->tpot_target_ms,
         .stretch = e->chunk_stretch,
+        .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS,
         .starved_steps = e->starved_steps,
     };
     struct sl_plan p = {.chunks = e->chunks};

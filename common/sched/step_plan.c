@@ -105,7 +105,7 @@ static const struct sl_plan_prompt *pick(const struct sl_plan_state *s, struct s
 double sl_plan_target_ms(const struct sl_plan_state *s)
 {
     if (!s->decode_rows)
-        return 0;
+        return s->prompt_step_ms;
     if (s->tpot_target_ms > 0)
         return s->tpot_target_ms;
     struct sl_step_load decode = {.decode_rows = s->decode_rows, .decode_context = s->decode_context},
@@ -140,9 +140,10 @@ void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan
             uint32_t budget = (uint32_t)p->chunk_tokens;
             budget -= budget < out->load.prompt_rows ? budget : out->load.prompt_rows;
             n = limit < budget ? limit : budget;
-        } else if (p->chunk_tokens != SL_CHUNK_WHOLE && s->decode_rows) {
+        } else if (p->chunk_tokens != SL_CHUNK_WHOLE && out->target_ms > 0) {
             n = search(s, out, p, limit);
-            if (n == 0 && out->n_chunks == 0 && s->starved_steps + 1 >= SL_PLAN_STARVE_STEPS)
+            if (n == 0 && out->n_chunks == 0 &&
+                (!s->decode_rows || s->starved_steps + 1 >= SL_PLAN_STARVE_STEPS))
                 n = one_tile(s, out, limit);
         }
         if (n == 0)

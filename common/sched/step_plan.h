@@ -9,7 +9,8 @@
  * - Drafts (speculate.h) are decode rows like others: 1 + k of a sequence. Chunks get what they leave.
  * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
  *   where that gives up little.
- * - Where no decode row runs there is no target: chunks up to max_rows.
+ * - Where no decode row runs the target is prompt_step_ms: a step cannot be left, and whoever comes
+ * meanwhile, a short prompt or pages for a decode row, waits for its end.
  *
  * Guards: decode rows are never left out. A prompt that got nothing SL_PLAN_STARVE_STEPS times in a row, as
  * the decode rows alone take the target, gets one tile of align rows. */
@@ -29,6 +30,8 @@
 #define SL_PLAN_MIN_STRETCH  1.3
 #define SL_PLAN_ALIGN        8u /* rows of one kernel tile */
 #define SL_PLAN_STARVE_STEPS 4u
+/* Of prompts alone: long enough that processors are saturated and the weights' reading is paid for. */
+#define SL_PLAN_PROMPT_STEP_MS 100.0
 
 struct sl_plan_prompt {
     uint32_t history;     /* KV in place before it */
@@ -52,6 +55,7 @@ struct sl_plan_state {
     uint32_t max_rows;   /* more than decode_rows and draft_rows, else prompts wait */
     uint32_t align;
     double tpot_target_ms, stretch;
+    double prompt_step_ms;  /* 0 = none: chunks up to max_rows */
     uint32_t starved_steps; /* steps since a prompt row ran while one was wanted */
 };
 

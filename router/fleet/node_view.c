@@ -33,6 +33,7 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const uint64_t *
         .free_pages = n->load.free_pages > placed_pages ? n->load.free_pages - placed_pages : 0,
         .total_pages = n->load.total_pages ? n->load.total_pages : n->kv_pages,
         .queued_prompt_tokens = queued_now(n, now_ms),
+        .waiting = n->load.waiting,
         .decode_rows = n->load.decode_rows + n->sent.rows + n->accepted.rows,
         .decode_context_tokens =
             (double)(n->load.decode_context_tokens + n->sent.context_tokens + n->accepted.context_tokens),

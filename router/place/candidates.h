@@ -6,13 +6,14 @@
 #include "router/place/place.h"
 
 /* What predictions need of a node and does not depend on the candidate. */
-#define SL_CHUNK_SIZES 6u /* automatic ones looked at: 16 to 512 rows, where a processor is saturated */
+#define SL_CHUNK_SIZES 8u /* automatic ones looked at: 16 to 2048 rows */
 struct sl_node_facts {
     bool known;
     uint32_t n_chunks;
     uint32_t chunk[SL_CHUNK_SIZES];  /* rows of a prompt chunk beside what decodes there */
     double chunk_ms[SL_CHUNK_SIZES]; /* step with such a chunk, without its attention */
     double alone_ms;                 /* step of what decodes there */
+    double rest_of_step_ms;          /* until the step that runs there now has ended: half of one */
     double attn_ms, read_ms;         /* per 1e6 (row x position), per 1e6 positions read */
     double queue_ms;                 /* the prompts queued there */
 };
@@ -51,6 +52,8 @@ uint32_t sl_candidates_best_d(const struct sl_candidates *c, int best[SL_BEST_D]
 
 /* The prediction of one candidate; predict.c. */
 void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c);
+/* Pages that n lacks to let the request in now, behind those that wait there; 0 = it comes in at once. */
+double sl_predict_pages_missing(const struct sl_place_node *n, const struct sl_place_req *req);
 /* Milliseconds until the request's prompt, less what the node's prefix cache has of it, has run there behind
  * what is queued. */
 double sl_predict_prefill_ms(struct sl_predictor *x, uint32_t node);

@@ -52,9 +52,7 @@ bool sl_candidates_add(struct sl_candidates *c, int p, uint32_t split, int d)
             return false;
         cand.degraded = link && link->degraded;
     }
-    uint64_t pages =
-        ((uint64_t)c->req->n_tokens + dn->page_tokens) / dn->page_tokens; /* and the next token's */
-    cand.tight = pages > dn->free_pages + dn->hit_tokens / dn->page_tokens;
+    cand.tight = sl_predict_pages_missing(dn, c->req) > 0;
     sl_predict(&c->predictor, &cand);
 
     struct sl_place_choice *out = c->out;

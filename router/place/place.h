@@ -39,6 +39,7 @@ struct sl_place_node {
     uint64_t page_bytes;
     uint32_t free_pages, total_pages;
     double queued_prompt_tokens;
+    uint32_t waiting; /* sequences that are not let in yet: whoever comes now stands behind them */
     uint32_t decode_rows;
     double decode_context_tokens;
     uint32_t hit_tokens;       /* leading tokens of this request in its prefix cache */
@@ -89,7 +90,7 @@ struct sl_place_candidate {
     uint32_t split;
     int d;
     bool degraded; /* the link is */
-    bool tight;    /* D has too few free pages now: the request will wait there */
+    bool tight;    /* D has too few free pages now, or others wait for some: the request will wait there */
     struct sl_place_prediction predicted;
 };
 

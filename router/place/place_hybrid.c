@@ -39,6 +39,9 @@ static void add_splits(struct sl_candidates *c, int p, int d, bool whole)
             sl_candidates_add(c, p, s, d);
         last = s;
     }
+    uint32_t all_but_last = page_floor(&c->state->nodes[d], n - 1); /* the first token comes from D then */
+    if (all_but_last != last)
+        sl_candidates_add(c, p, all_but_last, d);
     if (whole)
         sl_candidates_add(c, p, n, d);
 }

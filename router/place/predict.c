@@ -1,9 +1,10 @@
 /* router/place/predict.c - what a candidate would cost, in milliseconds of delay.
  *
  * The price of a candidate is the sum of the delays of all users: this request's time to the second token and
- * to its last expected one, plus what its prompt chunks and its decode row add to the tokens of the requests
- * that decode beside it. One unit for all, so no weights are needed. Only sums over the nodes' reports and
- * their measured step times enter.
+ * to its last expected one, a pause behind the first token more than that, plus what its prompt chunks and
+ * its decode row add to the tokens of the requests that decode beside it. Only sums over the nodes' reports
+ * and their measured step times enter. What the weights do to traces: sluice-bench simulate,
+ * docs/benchmarks.md.
  *
  * Where P and D both compute, they overlap: D's own queue runs down while P computes. Pages travel while P
  * computes; only what is left at its end (the last chunk, or all that the link could not carry meanwhile)
@@ -23,7 +24,10 @@
     16u /* rows of the smallest automatic chunk looked at; the others are twice the one before */
 #define CAP_UNTOLD 512u /* rows of a step of a node that does not say its limit */
 #define DOUBT      0.05 /* share of the price added for what prediction cannot see; see sl_predict() */
-#define COMMAND_MS 1.0  /* submit to intake: two control messages */
+#define PAUSE_WEIGHT                                                                                         \
+    4.0 /* of a pause behind the first token: a stream that stops is worse than one that starts later */
+#define LATER_STEP_MS (SL_PLAN_PROMPT_STEP_MS / 4) /* half of a step of prompts alone, half of the time */
+#define COMMAND_MS    1.0                          /* submit to intake: two control messages */
 
 static double step_ms(const struct sl_place_node *n, const struct sl_step_load *l)
 {
@@ -64,7 +68,7 @@ static void find_chunk_sizes(struct sl_node_facts *f, const struct sl_place_node
     uint32_t cap = n->max_batch_tokens ? n->max_batch_tokens : CAP_UNTOLD, c = AUTO_CHUNK_MIN;
     if (chunk > 0 && (uint32_t)chunk < cap)
         cap = (uint32_t)chunk;
-    if (chunk < 0 && n->decode_rows > 0)
+    if (chunk < 0)
         for (; f->n_chunks < SL_CHUNK_SIZES && c <= cap; c *= 2)
             add_chunk_size(f, n, c);
     if (f->n_chunks == 0)
@@ -72,14 +76,14 @@ static void find_chunk_sizes(struct sl_node_facts *f, const struct sl_place_node
 }
 
 /* The automatic chunk of a prompt of new_tokens over history: the largest with a step, in the middle of the
- * prompt, that stretches those who decode by no more than the step plan's default. */
+ * prompt, that is within the step plan's default target. */
 static uint32_t pick_chunk(const struct sl_node_facts *f, double new_tokens, double history)
 {
     double before = history + new_tokens / 2;
     uint32_t best = 0;
     for (uint32_t i = 1; i < f->n_chunks; i++)
         if (f->chunk_ms[i] + 1e-6 * before * (f->chunk[i] * f->attn_ms + f->read_ms) <=
-            SL_PLAN_STRETCH * f->alone_ms)
+            (f->alone_ms > 0 ? SL_PLAN_STRETCH * f->alone_ms : SL_PLAN_PROMPT_STEP_MS))
             best = i;
     return best;
 }
@@ -113,6 +117,7 @@ static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, c
     f->read_ms = per_mtoken_ms(n, 0, 1e6);
     find_chunk_sizes(f, n, req);
     f->queue_ms = prompt_ms(n, f, n->queued_prompt_tokens, 0, &steps);
+    f->rest_of_step_ms = (n->queued_prompt_tokens > 0 ? f->queue_ms / steps : f->alone_ms) / 2;
 }
 
 static const struct sl_node_facts *facts_of(struct sl_predictor *x, uint32_t i)
@@ -203,6 +208,26 @@ static double doubt(const struct sl_place_state *state, const struct sl_place_re
     return d;
 }
 
+double sl_predict_pages_missing(const struct sl_place_node *n, const struct sl_place_req *req)
+{
+    uint32_t hit = min_u32(n->hit_tokens, req->n_tokens);
+    double pages = (double)((req->n_tokens - hit) / n->page_tokens + 1); /* with the next token's */
+    /* Of those that wait only the number is known: they count as this one. */
+    double missing = pages * (1 + n->waiting) - n->free_pages;
+    if (missing <= 0)
+        return n->waiting ? 1 : 0;
+    return missing;
+}
+
+/* Pages come back as the decoding requests end: of R that are spread evenly over their lengths one ends every
+ * R-th of a request's time. */
+static double page_wait_ms(const struct sl_place_node *d, const struct sl_place_req *req, double request_ms)
+{
+    double missing = sl_predict_pages_missing(d, req), rows = d->decode_rows ? d->decode_rows : 1;
+    double pages_of_one = fmax(d->decode_context_tokens / rows / d->page_tokens, 1);
+    return missing > 0 ? ceil(missing / pages_of_one) * request_ms / rows : 0;
+}
+
 void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
 {
     const struct sl_place_state *state = x->state;
@@ -220,7 +245,7 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         uint32_t work = to_compute(p, req, 0, s);
         double run = prompt_ms(p, fp, work, s - work, &steps);
         damage += prompt_damage_ms(p, fp, run, steps);
-        first_at_p_ms = COMMAND_MS + fp->queue_ms + run;
+        first_at_p_ms = COMMAND_MS + fp->rest_of_step_ms + fp->queue_ms + run;
 
         double page_ms = (double)d->page_bytes * 1e3 / link_rate(state, link);
         uint32_t have = min_u32(d->hit_tokens, s);
@@ -241,15 +266,19 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
     if (d->decode_rows && more_ms > 0)
         damage += d->decode_rows * more_ms * expected;
 
-    double wait_pages_ms = c->tight ? expected * decode_ms : 0; /* until about one of the others has ended */
+    double wait_pages_ms = page_wait_ms(d, req, expected * decode_ms);
     if (c->p >= 0 && s == n) {
         out->ttft_ms = first_at_p_ms;
-        out->second_ms = ready_ms + wait_pages_ms + decode_ms;
+        /* D may be idle now and in the middle of another's prompt when the pages come */
+        double busy_ms = d->may_prefill ? fmax(fd->rest_of_step_ms, LATER_STEP_MS) : fd->rest_of_step_ms;
+        out->second_ms = ready_ms + wait_pages_ms + busy_ms + decode_ms;
     } else {
-        double start = fmax(ready_ms, COMMAND_MS + fd->queue_ms) + wait_pages_ms;
+        double start = fmax(ready_ms, COMMAND_MS + fd->queue_ms) + fd->rest_of_step_ms + wait_pages_ms;
         out->ttft_ms = start + rest_ms;
         out->second_ms = out->ttft_ms + decode_ms;
     }
     out->damage_ms = damage;
-    out->cost_ms = (out->ttft_ms + out->second_ms + expected * decode_ms + damage) * doubt(state, req, c);
+    double pause_ms = out->second_ms - out->ttft_ms - decode_ms;
+    out->cost_ms =
+        (2 * out->second_ms + PAUSE_WEIGHT * pause_ms + expected * decode_ms + damage) * doubt(state, req, c);
 }

@@ -357,6 +357,7 @@ double sim_node_begin(struct sim_node *n, double now_s)
                                   .align = SL_PLAN_ALIGN,
                                   .tpot_target_ms = n->group->tpot_target_ms,
                                   .stretch = n->group->chunk_stretch,
+                                  .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS,
                                   .starved_steps = n->starved_steps};
     struct sl_plan plan = {.chunks = n->chunks};
     sl_plan_step(&state, (uint64_t)(now_s * US), &plan);

@@ -165,14 +165,14 @@ static void pd_second_token_waits_for_the_last_pages(void **state)
     (void)state;
     struct sim_cluster c = cluster_of(1, 1);
     c.link_bytes_per_s = 1e9;
-    struct sim_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,1600,3\n", NULL);
+    struct sim_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,800,3\n", NULL);
     struct sim_result r = run(&c, &t, &(struct sim_conf){.mode = SL_PLACE_PD, .max_tokens = 64});
     const struct sim_outcome *o = &r.outcomes[0];
     assert_int_equal(r.by_mode[SL_PLACE_PD], 1);
-    assert_int_equal(r.moved_tokens, 1600);
-    double travel_ms = 1600.0 * c.groups[0].kv_bytes_per_token / 1e9 * 1e3;
+    assert_int_equal(r.moved_tokens, 800);
+    double travel_ms = 800.0 * c.groups[0].kv_bytes_per_token / 1e9 * 1e3;
     double decode_ms = sl_cost_predict_ms(&c.groups[0].cost,
-                                          &(struct sl_step_load){.decode_rows = 1, .decode_context = 1601});
+                                          &(struct sl_step_load){.decode_rows = 1, .decode_context = 801});
     assert_true(fabsf(o->ttft - o->alone_ttft) < 1e-3F);
     double expected = o->ttft + travel_ms + c.link_latency_us / 1e3 + decode_ms;
     if (fabs(o->second - expected) > 0.01)

@@ -72,6 +72,31 @@ static void prompts_without_decode_rows_are_not_chunked(void **state)
     assert_int_equal(chunks[2].n_tokens, 512 - chunks[0].n_tokens - chunks[1].n_tokens);
 }
 
+static void prompts_alone_end_their_step_in_time(void **state)
+{
+    (void)state;
+    struct sl_plan_prompt row[] = {prompt_of(0, 4000, SL_CHUNK_AUTO), prompt_of(0, 4000, SL_CHUNK_WHOLE),
+                                   prompt_of(400000, 50, SL_CHUNK_AUTO)};
+    for (uint32_t i = 0; i < SL_COUNTOF(row); i++) {
+        struct sl_plan_state s = {.cost = &linear,
+                                  .prompts = &row[i],
+                                  .n_prompts = 1,
+                                  .max_rows = 512,
+                                  .align = SL_PLAN_ALIGN,
+                                  .stretch = 3,
+                                  .prompt_step_ms = 100};
+        struct sl_plan p = {.chunks = chunks};
+        sl_plan_step(&s, 0, &p);
+        assert_int_equal(p.n_chunks, 1);
+        if (i == 0)
+            assert_true(p.predicted_ms <= 100 && p.predicted_ms > 80);
+        else if (i == 1)
+            assert_int_equal(p.load.prompt_rows, 512);
+        else /* not even a row fits: a tile, or it would wait for ever */
+            assert_int_equal(p.load.prompt_rows, SL_PLAN_ALIGN);
+    }
+}
+
 static double predicted_with(const struct sl_plan *p, const struct sl_plan_prompt *prompt, uint32_t n)
 {
     struct sl_step_load l = {.prompt_rows = n,
@@ -300,6 +325,7 @@ int main(void)
         cmocka_unit_test(no_work_plans_nothing),
         cmocka_unit_test(decode_rows_alone_are_the_plan),
         cmocka_unit_test(prompts_without_decode_rows_are_not_chunked),
+        cmocka_unit_test(prompts_alone_end_their_step_in_time),
         cmocka_unit_test(chunk_beside_decode_rows_fills_the_target),
         cmocka_unit_test(growth_of_contexts_meanwhile_does_not_stretch_the_target),
         cmocka_unit_test(chunk_late_in_a_prompt_is_smaller),

@@ -249,6 +249,37 @@ static void hybrid_decoding_node_gets_the_prompt_computed_elsewhere(void **s)
     assert_true(out.n_candidates > 3);
 }
 
+static void hybrid_slow_link_lets_the_decode_node_give_the_first_token(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[0].may_decode = false;
+    c.nodes[0].hit_tokens = 1984; /* computed at once, but 125 pages of 1 MiB have to travel */
+    c.links[0] = (struct sl_place_link){.p = 0, .d = 1, .bytes_per_s = 1e9};
+    c.state.n_links = 1;
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 2000);
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.p, 0);
+    assert_int_equal(out.best.split, 1984); /* all but the last page: no pause behind the first token */
+}
+
+static void node_where_others_wait_is_left_for_the_free_one(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.nodes[0].may_decode = c.nodes[0].may_prefill = false;
+    c.nodes[1].decode_rows = c.nodes[2].decode_rows = 4;
+    c.nodes[1].decode_context_tokens = c.nodes[2].decode_context_tokens = 4000;
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 300);
+    assert_int_equal(placed(&c, &r).best.d, 1); /* of equals the first */
+    c.nodes[1].waiting = 3;
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.d, 2);
+    assert_false(out.best.tight);
+}
+
 static void hybrid_prefix_on_the_decode_node_becomes_colocated(void **s)
 {
     (void)s;
@@ -487,6 +518,8 @@ int main(void)
         cmocka_unit_test(colocated_prefill_node_is_a_candidate),
         cmocka_unit_test(hybrid_idle_equal_nodes_stays_on_one),
         cmocka_unit_test(hybrid_decoding_node_gets_the_prompt_computed_elsewhere),
+        cmocka_unit_test(hybrid_slow_link_lets_the_decode_node_give_the_first_token),
+        cmocka_unit_test(node_where_others_wait_is_left_for_the_free_one),
         cmocka_unit_test(hybrid_prefix_on_the_decode_node_becomes_colocated),
         cmocka_unit_test(split_asked_is_rounded_down_to_a_page),
         cmocka_unit_test(split_of_the_whole_prompt_covers_received_tokens_too),
