@@ -14,6 +14,10 @@
 #include "common/base/mem.h"
 #include "common/base/thread.h"
 
+/* Of logits at a time; a head's matrix is read once per group of rows, which costs little beside that. */
+#define LOGITS_BYTES   (32u << 20)
+#define LOGIT_ROWS_MIN 16u
+
 struct sl_device {
     const struct sl_engine_conf *conf; /* until opened */
     uint64_t (*clock_us)(void);
@@ -33,7 +37,8 @@ struct sl_device {
     struct sl_model *model;
     struct sl_kv *kv;
     struct sl_samplers *samplers;
-    float *logits; /* [max_outs, n_vocab]; touched only as far as steps need it */
+    float *logits; /* [logit_rows, n_vocab] */
+    uint32_t logit_rows;
     size_t logits_bytes;
 
     /* written before open returns */
@@ -84,7 +89,7 @@ static void profile(struct sl_device *d)
         .n_pages = d->n_pages,
         .page_tokens = d->conf->page_tokens,
         .max_rows = d->max_rows,
-        .max_out = d->conf->max_sequences,
+        .max_out = d->logit_rows,
         .progress = &d->progress,
     };
     d->cost_doubt = SL_COST_DOUBT_MEASURED;
@@ -106,6 +111,14 @@ static void tell_times(const struct sl_device *d, uint64_t start, double kv_ms, 
             t->buffers_ms, kv_ms, numerics_ms, profile_ms);
 }
 
+/* Rows whose logits are there together: as many as LOGITS_BYTES hold, and enough to keep threads busy. */
+static uint32_t logit_rows(uint32_t n_vocab, uint32_t max_outs)
+{
+    uint32_t n = (uint32_t)(LOGITS_BYTES / (n_vocab * sizeof(float)));
+    n = n > LOGIT_ROWS_MIN ? n : LOGIT_ROWS_MIN;
+    return n < max_outs ? n : max_outs;
+}
+
 static enum sl_err open_all(struct sl_device *d)
 {
     const struct sl_engine_conf *c = d->conf;
@@ -113,8 +126,11 @@ static enum sl_err open_all(struct sl_device *d)
     enum sl_err err = sl_backend_find(c->backend ? c->backend : "auto", &d->ops, &d->why);
     if (err != SL_OK)
         return err;
-    struct sl_dev_conf dc = {
-        .n_threads = c->n_threads, .cpus = c->cpus, .n_cpus = c->n_cpus, .max_rows = d->max_rows};
+    struct sl_dev_conf dc = {.n_threads = c->n_threads,
+                             .cpus = c->cpus,
+                             .n_cpus = c->n_cpus,
+                             .max_rows =
+                                 d->max_rows < SL_MODEL_SLICE_ROWS ? d->max_rows : SL_MODEL_SLICE_ROWS};
     if ((err = d->ops->open(&dc, &d->dev, &d->why)) != SL_OK)
         return err;
     struct sl_model_open mo = {.path = c->model_path,
@@ -135,11 +151,12 @@ static enum sl_err open_all(struct sl_device *d)
     double kv_ms = sl_lap_ms(&at);
     const struct sl_model_conf *m = sl_model_conf(d->model);
     d->samplers = sl_samplers_new(d->ops, d->dev, c->n_threads, m->n_vocab);
-    d->logits_bytes = (size_t)d->max_outs * m->n_vocab * sizeof *d->logits;
+    d->logit_rows = logit_rows(m->n_vocab, d->max_outs);
+    d->logits_bytes = (size_t)d->logit_rows * m->n_vocab * sizeof *d->logits;
     d->logits = sl_huge_alloc(d->logits_bytes, false);
     if (!d->logits)
-        return sl_why_set(&d->why, SL_ENOMEM, "no memory for the logits of %u rows (%zu bytes)", d->max_outs,
-                          d->logits_bytes);
+        return sl_why_set(&d->why, SL_ENOMEM, "no memory for the logits of %u rows (%zu bytes)",
+                          d->logit_rows, d->logits_bytes);
     d->numerics_id = sl_model_numerics_id(d->model);
     double numerics_ms = sl_lap_ms(&at);
     profile(d);
@@ -163,8 +180,12 @@ static void run(struct sl_device *d, struct sl_step *st)
 {
     uint64_t start = d->clock_us();
     sl_alloc_guard_on("step");
-    sl_model_forward(d->model, d->kv, &st->batch, d->logits, &d->progress);
-    sl_sample_rows(d->samplers, d->logits, st->samples, st->batch.n_out, st->sampled);
+    sl_model_forward(d->model, d->kv, &st->batch, NULL, &d->progress);
+    for (uint32_t first = 0; first < st->batch.n_out; first += d->logit_rows) {
+        uint32_t left = st->batch.n_out - first, n = left < d->logit_rows ? left : d->logit_rows;
+        sl_model_logits(d->model, &st->batch, first, n, d->logits);
+        sl_sample_rows(d->samplers, d->logits, st->samples + first, n, st->sampled + first);
+    }
     sl_alloc_guard_off();
     st->actual_ms = (double)(d->clock_us() - start) / 1e3;
 }

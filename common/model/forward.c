@@ -12,6 +12,10 @@
  *       x   += gated(rmsnorm(x) Wgate_up) Wdown             [n_rows, d]
  *     logits = rmsnorm(x[out_rows]) Whead                   [n_out, n_vocab]
  *
+ * A large batch goes through each layer in slices of SL_MODEL_SLICE_ROWS rows: rows of a slice see the K and
+ * V of the slices before them, which are in the pages by then, and all that a layer computes is as large as a
+ * slice only.
+ *
  * In the last layer only the rows whose logits are wanted go on once K and V are in the pages; a pass without
  * such rows ends there. */
 #include "common/model/model_impl.h"
@@ -30,15 +34,43 @@ static struct sl_attn_shape attn_shape(const struct sl_model *m, uint32_t layer)
     return s;
 }
 
+/* Cuts the batch into slices of at most slice_rows rows, each a batch of its own with rows counted from 0.
+ * Returns how many. */
+static uint32_t slices_make(struct sl_model *m, const struct sl_batch *b)
+{
+    uint32_t n_slices = 0, n_runs = 0, u = 0, o = 0;
+    for (uint32_t first = 0; first < b->n_rows; first += m->slice_rows) {
+        uint32_t end = b->n_rows - first < m->slice_rows ? b->n_rows : first + m->slice_rows;
+        struct sl_batch *s = &m->slices[n_slices++];
+        *s = (struct sl_batch){.n_rows = end - first,
+                               .tokens = b->tokens + first,
+                               .runs = m->slice_runs + n_runs,
+                               .out_rows = m->slice_out + o};
+        for (; u < b->n_runs && b->runs[u].first_row < end; u++) {
+            const struct sl_batch_run *r = &b->runs[u];
+            uint32_t from = r->first_row < first ? first : r->first_row, to = r->first_row + r->n_rows;
+            m->slice_runs[n_runs++] =
+                (struct sl_batch_run){from - first, (to < end ? to : end) - from,
+                                      r->first_pos + (from - r->first_row), r->pages, r->n_pages};
+            s->n_runs++;
+            if (to > end)
+                break; /* goes on in the next slice */
+        }
+        for (; o < b->n_out && b->out_rows[o] < end; o++, s->n_out++)
+            m->slice_out[o] = b->out_rows[o] - first;
+    }
+    return n_slices;
+}
+
 static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b,
-                        const struct sl_attn_shape *shape)
+                        const struct sl_attn_shape *shape, const float *x)
 {
     const struct sl_layer_weights *w = &m->weights.layers[layer];
     struct sl_linear qkv = {.w = w->qkv,
                             .prologue = SL_PRO_RMSNORM,
                             .norm_w = w->attn_norm.p,
                             .norm_eps = m->conf.rms_eps,
-                            .x = m->x.p,
+                            .x = x,
                             .bias = w->qkv_bias.p,
                             .y = m->qkv.p,
                             .n_rows = b->n_rows};
@@ -56,12 +88,12 @@ static void branch_add(struct sl_model *m, struct sl_linear a, const struct sl_v
         m->ops->norm_add(m->dev, a.y, post_norm->p, m->conf.rms_eps, a.n_rows, m->conf.d_model, x);
 }
 
-/* What follows attention, for rows [first, first + n). */
-static void rows_forward(struct sl_model *m, uint32_t layer, uint32_t first, uint32_t n)
+/* What follows attention, for rows [first, first + n) of the slice that x begins. */
+static void rows_forward(struct sl_model *m, uint32_t layer, uint32_t first, uint32_t n, float *x)
 {
     const struct sl_layer_weights *w = &m->weights.layers[layer];
     size_t q_dim = (size_t)m->conf.attn.n_heads * m->conf.attn.head_dim;
-    float *x = m->x.p + (size_t)first * m->conf.d_model;
+    x += (size_t)first * m->conf.d_model;
     struct sl_linear out = {.w = w->out, .x = m->attn.p + first * q_dim, .bias = w->out_bias.p, .n_rows = n};
     branch_add(m, out, &w->post_attn_norm, x);
     struct sl_linear gate_up = {.w = w->gate_up,
@@ -97,61 +129,73 @@ static struct sl_batch wanted_rows(struct sl_model *m, const struct sl_batch *b)
 }
 
 static void last_layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b,
-                               const struct sl_attn_shape *shape)
+                               const struct sl_attn_shape *shape, float *x)
 {
     struct sl_batch wanted = wanted_rows(m, b);
     if (b->n_out == 0)
         return;
     m->ops->attention(m->dev, kv, layer, shape, &wanted, m->qkv.p, m->attn.p);
     if (b->n_out + ROWS_PER_RANGE * wanted.n_runs >= b->n_rows) {
-        rows_forward(m, layer, 0,
-                     b->n_rows); /* unwanted rows compute on what attention left of the layer before */
+        /* Unwanted rows compute on what attention left of another layer or slice. */
+        rows_forward(m, layer, 0, b->n_rows, x);
         return;
     }
     for (uint32_t u = 0; u < wanted.n_runs;) {
         uint32_t first = wanted.runs[u].first_row, end = first;
         for (; u < wanted.n_runs && wanted.runs[u].first_row == end; u++)
             end += wanted.runs[u].n_rows;
-        rows_forward(m, layer, first, end - first);
+        rows_forward(m, layer, first, end - first, x);
     }
 }
 
-static void head_forward(struct sl_model *m, const struct sl_batch *b, float *logits)
+static void layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, const struct sl_batch *b,
+                          float *x)
+{
+    struct sl_attn_shape shape = attn_shape(m, layer);
+    qkv_forward(m, kv, layer, b, &shape, x);
+    if (layer + 1 == m->conf.n_layers) {
+        last_layer_forward(m, kv, layer, b, &shape, x);
+        return;
+    }
+    m->ops->attention(m->dev, kv, layer, &shape, b, m->qkv.p, m->attn.p);
+    rows_forward(m, layer, 0, b->n_rows, x);
+}
+
+void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits)
 {
     size_t n_vocab = m->conf.n_vocab;
-    for (uint32_t first = 0; first < b->n_out; first += SL_HEAD_ROWS) {
-        uint32_t n = b->n_out - first < SL_HEAD_ROWS ? b->n_out - first : SL_HEAD_ROWS;
-        float *to = logits + first * n_vocab;
+    SL_ASSERT(first + n <= b->n_out);
+    for (uint32_t end = first + n; first < end; first += SL_HEAD_ROWS, logits += SL_HEAD_ROWS * n_vocab) {
+        n = end - first < SL_HEAD_ROWS ? end - first : SL_HEAD_ROWS;
         struct sl_linear head = {.w = m->weights.head,
                                  .prologue = SL_PRO_RMSNORM,
                                  .norm_w = m->weights.out_norm.p,
                                  .norm_eps = m->conf.rms_eps,
                                  .x = m->x.p,
                                  .x_rows = b->out_rows + first,
-                                 .y = m->logits.p ? m->logits.p : to,
+                                 .y = m->logits.p ? m->logits.p : logits,
                                  .n_rows = n};
         m->ops->linear(m->dev, &head);
         if (m->logits.p)
-            m->ops->download(m->dev, to, m->logits.p, n * n_vocab * sizeof *logits);
+            m->ops->download(m->dev, logits, m->logits.p, n * n_vocab * sizeof *logits);
     }
+    m->ops->sync(m->dev);
 }
 
 void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
                       atomic_uint_fast64_t *progress)
 {
     SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
+    uint32_t n_slices = slices_make(m, b);
     m->ops->embed(m->dev, m->weights.embed, b, m->conf.embed_scale, m->x.p);
     for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
-        struct sl_attn_shape shape = attn_shape(m, layer);
-        qkv_forward(m, kv, layer, b, &shape);
-        if (layer + 1 < m->conf.n_layers) {
-            m->ops->attention(m->dev, kv, layer, &shape, b, m->qkv.p, m->attn.p);
-            rows_forward(m, layer, 0, b->n_rows);
-        } else {
-            last_layer_forward(m, kv, layer, b, &shape);
-        }
+        float *x = m->x.p;
+        for (uint32_t i = 0; i < n_slices; x += (size_t)m->slices[i++].n_rows * m->conf.d_model)
+            layer_forward(m, kv, layer, &m->slices[i], x);
         atomic_fetch_add_explicit(progress, 1, memory_order_relaxed);
     }
-    head_forward(m, b, logits);
-    m->ops->sync(m->dev);
+    if (logits != NULL)
+        sl_model_logits(m, b, 0, b->n_out, logits);
+    else
+        m->ops->sync(m->dev);
 }

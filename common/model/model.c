@@ -26,17 +26,27 @@ static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
     uint32_t n_head_rows = m->max_rows < SL_HEAD_ROWS ? m->max_rows : SL_HEAD_ROWS;
     uint64_t q_dim = (uint64_t)a->n_heads * a->head_dim, kv_dim = (uint64_t)a->n_kv_heads * a->head_dim;
     enum sl_err e;
+    uint32_t n = m->slice_rows;
     if ((e = buffer_alloc(m, &m->x, m->max_rows, c->d_model, "activations", why)) != SL_OK ||
-        (e = buffer_alloc(m, &m->qkv, m->max_rows, q_dim + 2 * kv_dim, "activations", why)) != SL_OK ||
-        (e = buffer_alloc(m, &m->attn, m->max_rows, q_dim, "activations", why)) != SL_OK ||
-        (e = buffer_alloc(m, &m->gate_up, m->max_rows, 2 * (uint64_t)c->d_ff, "activations", why)) != SL_OK)
+        (e = buffer_alloc(m, &m->qkv, n, q_dim + 2 * kv_dim, "activations", why)) != SL_OK ||
+        (e = buffer_alloc(m, &m->attn, n, q_dim, "activations", why)) != SL_OK ||
+        (e = buffer_alloc(m, &m->gate_up, n, 2 * (uint64_t)c->d_ff, "activations", why)) != SL_OK)
         return e;
     if (m->weights.layers[0].post_attn_norm.p != NULL &&
-        (e = buffer_alloc(m, &m->branch, m->max_rows, c->d_model, "activations", why)) != SL_OK)
+        (e = buffer_alloc(m, &m->branch, n, c->d_model, "activations", why)) != SL_OK)
         return e;
     if (m->ops->host_memory)
         return SL_OK;
     return buffer_alloc(m, &m->logits, n_head_rows, c->n_vocab, "logits", why);
+}
+
+static void scratch_alloc(struct sl_model *m)
+{
+    uint32_t n_slices = (m->max_rows + m->slice_rows - 1) / m->slice_rows;
+    m->slices = sl_xcalloc(n_slices, sizeof *m->slices);
+    m->slice_runs = sl_xcalloc((size_t)m->max_rows + n_slices, sizeof *m->slice_runs);
+    m->slice_out = sl_xcalloc(m->max_rows, sizeof *m->slice_out);
+    m->wanted_runs = sl_xcalloc(m->slice_rows, sizeof *m->wanted_runs);
 }
 
 /* The file's factors times the linear one: both divide the frequencies. The copy outlives the file. */
@@ -65,7 +75,8 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     m->kv_dtype = o->kv_dtype;
     m->page_tokens = o->page_tokens;
     m->max_rows = o->max_rows;
-    m->wanted_runs = sl_xcalloc(o->max_rows, sizeof *m->wanted_runs);
+    m->slice_rows = o->max_rows < SL_MODEL_SLICE_ROWS ? o->max_rows : SL_MODEL_SLICE_ROWS;
+    scratch_alloc(m);
     m->cache_dir = o->cache_dir ? sl_xstrdup(o->cache_dir) : NULL;
     if ((e = sl_model_conf_read(f, &m->conf, why)) != SL_OK)
         goto close_file;
@@ -111,6 +122,9 @@ void sl_model_close(struct sl_model *m)
             m->ops->buf_free(m->dev, buffers[i]->p, buffers[i]->bytes);
     }
     sl_weights_free(&m->weights);
+    sl_free(m->slices);
+    sl_free(m->slice_runs);
+    sl_free(m->slice_out);
     sl_free(m->wanted_runs);
     sl_free(m->rope_factors);
     sl_free(m->cache_dir);

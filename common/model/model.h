@@ -7,6 +7,11 @@
 #include <stdatomic.h>
 #include "common/model/model_conf.h"
 
+/* Rows of a batch that go through a layer together: bounds all activations but the residual stream, and what
+ * scratch the device needs (sl_dev_conf.max_rows); wide enough that reading a layer's weights once per slice
+ * is little beside computing. */
+#define SL_MODEL_SLICE_ROWS 512u
+
 struct sl_model; /* opaque */
 
 struct sl_model_open {
@@ -51,10 +56,12 @@ size_t sl_model_weight_bytes(const struct sl_model *m);
 uint64_t sl_model_numerics_id(struct sl_model *m);
 
 /* Runs one pass. The batch's pages must be of kv; KV of its rows is written, logits of out_rows go to logits
- * [n_out, n_vocab] (host memory; may be NULL when n_out is 0). Tokens and positions are trusted (the engine
- * checks them). *progress is incremented once per layer: a long pass is progress, a wedged one is not. No
- * allocation inside. */
+ * [n_out, n_vocab] (host memory). NULL: not yet, sl_model_logits() gives them. Tokens and positions are
+ * trusted (the engine checks them). *progress is incremented once per layer: a long pass is progress, a
+ * wedged one is not. No allocation inside. */
 void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
                       atomic_uint_fast64_t *progress);
+/* Of the batch of the last pass: logits of out_rows [first, first + n) to logits [n, n_vocab]. */
+void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits);
 
 #endif

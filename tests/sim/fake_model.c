@@ -11,6 +11,7 @@ struct sl_model {
     struct sl_model_conf conf;
     struct sl_kv_geometry geometry;
     uint32_t max_rows;
+    uint64_t *out; /* [max_rows] what the logits of the last pass come from */
 };
 struct sl_kv {
     unsigned char *base;
@@ -195,6 +196,7 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     struct sl_model *m = sl_xcalloc(1, sizeof *m);
     m->geometry = geometry_of(o->page_tokens);
     m->max_rows = o->max_rows;
+    m->out = sl_xcalloc(o->max_rows, sizeof *m->out);
     m->conf = (struct sl_model_conf){.arch = "fake",
                                      .n_layers = 1,
                                      .d_model = 8,
@@ -209,6 +211,8 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
 
 void sl_model_close(struct sl_model *m)
 {
+    if (m)
+        sl_free(m->out);
     sl_free(m);
 }
 
@@ -267,9 +271,18 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
                                pos ? at(kv, r, pos / 2) : 0, pos ? at(kv, r, pos / 3) : 0);
             fake_page_set(kv->base, pt, r->pages[pos / pt], pos % pt, v);
             if (out < b->n_out && b->out_rows[out] == row)
-                logits_of(v, &logits[(size_t)out++ * FAKE_VOCAB]);
+                m->out[out++] = v;
         }
     }
     SL_ASSERT(row == b->n_rows && out == b->n_out);
     atomic_fetch_add(progress, 1);
+    if (logits)
+        sl_model_logits(m, b, 0, b->n_out, logits);
+}
+
+void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits)
+{
+    SL_ASSERT(first + n <= b->n_out);
+    for (uint32_t i = 0; i < n; i++)
+        logits_of(m->out[first + i], &logits[(size_t)i * FAKE_VOCAB]);
 }
