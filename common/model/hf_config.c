@@ -19,28 +19,59 @@ struct preset {
     double value;
 };
 
+/* Which layers attend to a window of positions. */
+enum windows {
+    NO_WINDOWS,     /* none; a model that says otherwise is refused */
+    ALL_WINDOWS,    /* all, where sliding_window is set */
+    PATTERN_WINDOWS /* all but every so-and-so-many-th, which rotates with a base of its own */
+};
+
 struct model_type {
     const char *name; /* model_type */
     const char *arch;
     const char *activation; /* hidden_act */
     bool pairs, plus_one, sandwich, tied;
-    bool window; /* sliding_window holds for every layer, unless use_sliding_window is false */
-    struct preset presets[8];
+    enum windows windows;
+    const struct preset *presets; /* ends with a zero */
 };
 
+static const struct preset none[] = {{0}}, mistral[] = {{"num_key_value_heads", 8}, {0}},
+                           qwen2[] = {{"num_key_value_heads", 32}, {0}},
+                           qwen3[] = {{"num_key_value_heads", 32}, {"head_dim", 128}, {0}},
+                           gemma3[] = {{"num_hidden_layers", 26},
+                                       {"hidden_size", 2304},
+                                       {"intermediate_size", 9216},
+                                       {"max_position_embeddings", 131072},
+                                       {"num_attention_heads", 8},
+                                       {"num_key_value_heads", 4},
+                                       {"head_dim", 256},
+                                       {"rms_norm_eps", 1e-6},
+                                       {"vocab_size", 262208},
+                                       {"query_pre_attn_scalar", 256},
+                                       {"sliding_window", 4096},
+                                       {"sliding_window_pattern", 6},
+                                       {"rope_theta", 1e6},
+                                       {"rope_local_base_freq", 1e4},
+                                       {0}};
+
 static const struct model_type types[] = {
-    {.name = "llama", .arch = "llama", .activation = "silu", .pairs = true},
+    {.name = "llama", .arch = "llama", .activation = "silu", .pairs = true, .presets = none},
     {.name = "mistral",
      .arch = "llama",
      .activation = "silu",
      .pairs = true,
-     .window = true,
-     .presets = {{"num_key_value_heads", 8}}},
-    {.name = "qwen2", .arch = "qwen2", .activation = "silu", .presets = {{"num_key_value_heads", 32}}},
-    {.name = "qwen3",
-     .arch = "qwen3",
-     .activation = "silu",
-     .presets = {{"num_key_value_heads", 32}, {"head_dim", 128}}},
+     .windows = ALL_WINDOWS,
+     .presets = mistral},
+    {.name = "qwen2", .arch = "qwen2", .activation = "silu", .presets = qwen2},
+    {.name = "qwen3", .arch = "qwen3", .activation = "silu", .presets = qwen3},
+    {.name = "gemma3_text",
+     .arch = "gemma3",
+     .activation = "gelu_pytorch_tanh",
+     .plus_one = true,
+     .sandwich = true,
+     .tied = true,
+     .windows = PATTERN_WINDOWS,
+     .presets = gemma3},
 };
 
 static const struct {
@@ -80,9 +111,9 @@ static const json_t *lookup(const struct reader *r, const char *key, double *pre
     *preset = NAN;
     if (j && !json_is_null(j))
         return j;
-    for (size_t i = 0; i < SL_COUNTOF(r->type->presets) && r->type->presets[i].key; i++)
-        if (strcmp(r->type->presets[i].key, key) == 0)
-            *preset = r->type->presets[i].value;
+    for (const struct preset *p = r->type->presets; p->key; p++)
+        if (strcmp(p->key, key) == 0)
+            *preset = p->value;
     return NULL;
 }
 
@@ -174,9 +205,11 @@ static enum sl_err read_type(struct reader *r)
     return SL_OK;
 }
 
-/* What would be computed with silently, and wrongly. */
+/* What would be computed without, silently and wrongly. */
 static enum sl_err refuse_others(const struct reader *r)
 {
+    static const char *const must_be_off[] = {"attn_logit_softcapping", "final_logit_softcapping",
+                                              "use_bidirectional_attention"};
     const json_t *quantised = json_object_get(r->root, "quantization_config"),
                  *partial = json_object_get(r->text, "partial_rotary_factor");
     if (json_is_object(quantised)) {
@@ -186,11 +219,19 @@ static enum sl_err refuse_others(const struct reader *r)
     }
     if (json_is_number(partial) && json_number_value(partial) != 1)
         return unsupported(r, "partial_rotary_factor", "other than 1", "whole heads are rotated");
+    for (size_t i = 0; i < SL_COUNTOF(must_be_off); i++) {
+        const json_t *j = json_object_get(r->text, must_be_off[i]);
+        if (json_is_true(j) || (json_is_number(j) && json_number_value(j) != 0))
+            return unsupported(r, must_be_off[i], "on", "only off is");
+    }
     const char *act = json_string_value(json_object_get(r->text, "hidden_act"));
     if (!act)
         act = json_string_value(json_object_get(r->text, "hidden_activation"));
-    if (act && strcmp(act, r->type->activation) != 0)
-        return unsupported(r, "hidden_act", act, r->type->activation);
+    if (act && strcmp(act, r->type->activation) != 0) {
+        char known[64];
+        snprintf(known, sizeof known, "supported: %s", r->type->activation);
+        return unsupported(r, "hidden_act", act, known);
+    }
     return SL_OK;
 }
 
@@ -231,7 +272,41 @@ static enum sl_err read_numbers(const struct reader *r)
     return read_heads(r);
 }
 
-/* A window in some layers only is another model than one in all. */
+/* layer_types[i] says full_attention. */
+static bool is_full(const json_t *layers, size_t i)
+{
+    const char *kind = json_string_value(json_array_get(layers, i));
+    return kind != NULL && strcmp(kind, "full_attention") == 0;
+}
+
+static enum sl_err mixed_layers(const struct reader *r)
+{
+    return unsupported(r, "layer_types", "sliding_attention in some layers",
+                       r->type->windows == PATTERN_WINDOWS ? "supported: full_attention at equal distances"
+                                                           : "supported: the same attention in all layers");
+}
+
+/* Every how many layers one is global, from layer_types or, before there were those, as a number. */
+static enum sl_err read_pattern(const struct reader *r, const json_t *layers)
+{
+    size_t n = json_array_size(layers);
+    uint32_t pattern = 0;
+    if (n == 0) {
+        enum sl_err e = count(r, "sliding_window_pattern", UINT32_MAX, &pattern);
+        if (e != SL_OK)
+            return e;
+    } else {
+        while (pattern < n && !is_full(layers, pattern))
+            pattern++;
+        pattern++;
+        for (size_t i = 0; i < n; i++)
+            if (is_full(layers, i) != ((i + 1) % pattern == 0))
+                return mixed_layers(r);
+    }
+    put_count(r, "attention.sliding_window_pattern", pattern);
+    return SL_OK;
+}
+
 static enum sl_err read_window(const struct reader *r)
 {
     const json_t *use = json_object_get(r->text, "use_sliding_window"),
@@ -241,17 +316,27 @@ static enum sl_err read_window(const struct reader *r)
     if (e != SL_OK)
         return e == SL_ENOTFOUND ? SL_OK : e;
     size_t n_full = 0, n_layers = json_array_size(layers);
-    for (size_t i = 0; i < n_layers; i++) {
-        const char *kind = json_string_value(json_array_get(layers, i));
-        n_full += kind != NULL && strcmp(kind, "full_attention") == 0;
-    }
-    bool used = r->type->window ? !json_is_false(use) : json_is_true(use);
+    for (size_t i = 0; i < n_layers; i++)
+        n_full += is_full(layers, i);
+    bool used = r->type->windows == NO_WINDOWS ? json_is_true(use) : !json_is_false(use);
     if (!used || v.real == 0 || (n_layers > 0 && n_full == n_layers))
         return SL_OK;
-    if (!r->type->window || n_full > 0)
-        return unsupported(r, "layer_types", "sliding_attention in some layers",
-                           "supported: the same attention in all layers");
+    if (r->type->windows == NO_WINDOWS || (r->type->windows == ALL_WINDOWS && n_full > 0))
+        return mixed_layers(r);
     put(r, "attention.sliding_window", v);
+    return r->type->windows == PATTERN_WINDOWS ? read_pattern(r, layers) : SL_OK;
+}
+
+/* What scores are divided by, where it is not the root of the heads' width. */
+static enum sl_err read_score_scale(const struct reader *r)
+{
+    struct sl_model_value v;
+    enum sl_err e = number(r, "query_pre_attn_scalar", &v);
+    if (e != SL_OK)
+        return e == SL_ENOTFOUND ? SL_OK : e;
+    if (!(v.real > 0))
+        return sl_why_set(r->why, SL_EPARSE, "%s/config.json: query_pre_attn_scalar is 0", r->name);
+    put_real(r, "attention.scale", (double)(1 / sqrtf((float)v.real))); /* as for a GGUF file */
     return SL_OK;
 }
 
@@ -317,26 +402,43 @@ static enum sl_err read_scaling(const struct reader *r, const json_t *scaling, d
     return SL_OK;
 }
 
-/* rope_theta and rope_scaling, or, since transformers 5, rope_parameters with both. */
+/* A base: key of config.json, or rope_theta of object where that has one. */
+static enum sl_err read_theta(const struct reader *r, const char *key, const json_t *object, double *theta)
+{
+    struct sl_model_value v;
+    enum sl_err e = number(r, key, &v);
+    if (e == SL_OK)
+        *theta = v.real;
+    else if (e != SL_ENOTFOUND)
+        return e;
+    if (json_object_get(object, "rope_theta") && (e = positive(r, object, "rope_theta", theta)) != SL_OK)
+        return e;
+    if (!(*theta > 1) || *theta > 1e12)
+        return sl_why_set(r->why, SL_EPARSE, "%s/config.json: %s is %g, expected more than 1", r->name, key,
+                          *theta);
+    return SL_OK;
+}
+
+/* rope_theta and rope_scaling; since transformers 5 rope_parameters has both, once for each kind of layer
+ * where there are two. */
 static enum sl_err read_rope(const struct reader *r)
 {
     const json_t *parameters = json_object_get(r->text, "rope_parameters"),
-                 *scaling = json_object_get(r->text, "rope_scaling");
-    double theta = 10000;
-    struct sl_model_value v;
-    enum sl_err e = number(r, "rope_theta", &v);
-    if (e == SL_OK)
-        theta = v.real;
-    else if (e != SL_ENOTFOUND)
+                 *global = json_object_get(parameters, "full_attention"),
+                 *local = json_object_get(parameters, "sliding_attention");
+    double theta = 10000, theta_local = 10000;
+    enum sl_err e;
+    if (!global)
+        global = parameters;
+    if ((e = read_theta(r, "rope_theta", global, &theta)) != SL_OK)
         return e;
-    if (json_object_get(parameters, "rope_theta") &&
-        (e = positive(r, parameters, "rope_theta", &theta)) != SL_OK)
-        return e;
-    if (!(theta > 1) || theta > 1e12)
-        return sl_why_set(r->why, SL_EPARSE, "%s/config.json: rope_theta is %g, expected more than 1",
-                          r->name, theta);
     put_real(r, "rope.freq_base", theta);
-    return read_scaling(r, json_is_object(parameters) ? parameters : scaling, theta);
+    if (r->type->windows == PATTERN_WINDOWS) {
+        if ((e = read_theta(r, "rope_local_base_freq", local, &theta_local)) != SL_OK)
+            return e;
+        put_real(r, "rope.freq_base_swa", theta_local);
+    }
+    return read_scaling(r, json_is_object(global) ? global : json_object_get(r->text, "rope_scaling"), theta);
 }
 
 enum sl_err sl_hf_config_read(const json_t *config, const char *name, struct sl_hf_config *out,
@@ -346,7 +448,7 @@ enum sl_err sl_hf_config_read(const json_t *config, const char *name, struct sl_
     enum sl_err e;
     *out = (struct sl_hf_config){0};
     if ((e = read_type(&r)) != SL_OK || (e = refuse_others(&r)) != SL_OK || (e = read_numbers(&r)) != SL_OK ||
-        (e = read_window(&r)) != SL_OK)
+        (e = read_window(&r)) != SL_OK || (e = read_score_scale(&r)) != SL_OK)
         return e;
     const char *end = name + strlen(name), *base;
     while (end > name + 1 && end[-1] == '/')

@@ -47,8 +47,8 @@ static enum sl_err open_file(struct opener *o, const char *name, struct sl_safet
     char *path = sl_xasprintf("%s/%s", o->folder, name);
     enum sl_err e = sl_safetensors_open(path, out, o->why);
     sl_free(path);
-    if (e)
-        return e;
+    if (e) /* what is not there will not be there after a restart either */
+        return e == SL_EIO && !exists(o->folder, name) ? SL_ENOTFOUND : e;
     o->w->files = sl_xrealloc_array(o->w->files, o->w->n_files + 1, sizeof(struct sl_safetensors *));
     o->w->files[o->w->n_files++] = *out;
     return SL_OK;

@@ -15,7 +15,8 @@ struct sl_hf_weights; /* opaque */
 
 /* On SL_OK *out is the caller's, closed with sl_hf_weights_close(); else *out is untouched and why says what
  * was found, what was expected and what to do. Errors: those of sl_safetensors_open() and
- * sl_hf_read_json(); SL_EPARSE (index and files do not fit together), SL_EUNSUPPORTED (no safetensors). */
+ * sl_hf_read_json(); SL_ENOTFOUND (a file), SL_EPARSE (index and files do not fit together), SL_EUNSUPPORTED
+ * (no safetensors). */
 SL_MUST_CHECK enum sl_err sl_hf_weights_open(const char *folder, struct sl_hf_weights **out,
                                              struct sl_why *why);
 void sl_hf_weights_close(struct sl_hf_weights *w); /* takes NULL */

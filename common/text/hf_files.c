@@ -15,7 +15,8 @@ static enum sl_err check_file(int fd, const char *path, size_t max, size_t *n, s
 {
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0)
-        return sl_why_set(why, SL_EIO, "%s: %s; a Hugging Face model folder needs it", path, strerror(errno));
+        return sl_why_set(why, errno == ENOENT ? SL_ENOTFOUND : SL_EIO,
+                          "%s: %s; a Hugging Face model folder needs it", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return sl_why_set(why, SL_EIO, "%s: not a file", path);
     if ((uintmax_t)st.st_size > max)

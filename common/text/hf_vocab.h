@@ -14,8 +14,8 @@
 #include "common/text/vocab.h"
 
 /* Both outputs are filled on SL_OK (src to be finished with sl_vocab_src_fini) and src is empty on error.
- * Errors: SL_EIO, SL_EPARSE (no JSON, or not the kind expected), SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG,
- * SL_ENOMEM; *why says it in a sentence. */
+ * Errors: SL_ENOTFOUND (a file), SL_EIO, SL_EPARSE (no JSON, or not the kind expected), SL_EUNSUPPORTED,
+ * SL_EINVAL, SL_ETOOBIG, SL_ENOMEM; *why says it in a sentence. */
 SL_MUST_CHECK enum sl_err sl_hf_vocab_load(const char *folder, struct sl_vocab_src *src,
                                            struct sl_model_info *info, struct sl_why *why);
 

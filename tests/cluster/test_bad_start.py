@@ -74,6 +74,28 @@ class BadStart(unittest.TestCase):
         self.assertNotEqual(pre, self.bytes)
         self.refused("sluice-router", "--model", self.file_with(pre), words=["zigzag"])
 
+    def test_broken_folders(self):
+        with tempfile.TemporaryDirectory() as d:
+            for which in ("sluice-router", "sluice-decode"):
+                self.refused(which, "--model", d, words=[d, "config.json"])
+            folder = os.path.join(d, "tiny")
+            subprocess.run([program("sluice-gguf-to-hf"), self.model, folder, "bf16", "0"], check=True)
+            weights = os.path.join(folder, "model.safetensors")
+            with open(weights, "rb") as f:
+                data = f.read()
+            for bad, word in ((b"", "empty"), (data[:100], "header"), (data[:-1], "damaged"), (b"GGUF" + data[4:], "safetensors")):
+                with open(weights, "wb") as f:
+                    f.write(bad)
+                self.refused("sluice-decode", "--model", folder, words=[weights, word])
+            os.unlink(weights)
+            self.refused("sluice-decode", "--model", folder, words=[folder, "safetensors"])
+            config = os.path.join(folder, "config.json")
+            with open(config) as f:
+                text = f.read()
+            with open(config, "w") as f:
+                f.write(text.replace('"llama"', '"zebra"'))
+            self.refused("sluice-decode", "--model", folder, words=[folder, "zebra"])
+
     def test_address_in_use(self):
         # Not a wrong config: it may be free in a moment, so the status tells systemd to try again.
         with harness.Cluster(prefill=0, decode=0) as c:

@@ -34,6 +34,9 @@ MODELS = {
     "mistral": ("Mistral", dict(sliding_window=24, head_dim=8), "float32", None),
     "qwen2": ("Qwen2", dict(tie_word_embeddings=True), "bfloat16", None),
     "qwen3": ("Qwen3", dict(tie_word_embeddings=False, head_dim=16), "float32", "40KB"),
+    "gemma3": ("Gemma3", dict(head_dim=16, num_hidden_layers=4, sliding_window=24, sliding_window_pattern=3, query_pre_attn_scalar=24,
+                              rope_theta=100000.0, rope_local_base_freq=5000.0, rope_scaling=dict(rope_type="linear", factor=4.0),
+                              pad_token_id=2), "bfloat16", "60KB"),
 }
 
 

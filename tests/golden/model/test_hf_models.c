@@ -83,7 +83,7 @@ static void folder_matches_transformers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {FOLDER(llama3), FOLDER(llama_linear), FOLDER(mistral), FOLDER(qwen2),
-                                       FOLDER(qwen3)};
+    const struct CMUnitTest tests[] = {FOLDER(llama3), FOLDER(llama_linear), FOLDER(mistral),
+                                       FOLDER(qwen2),  FOLDER(qwen3),        FOLDER(gemma3)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

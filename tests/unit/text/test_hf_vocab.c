@@ -200,8 +200,8 @@ static void incomplete_folders_are_refused(void **state)
         "tokenizer.json",        "{" MODEL "}",
         "tokenizer_config.json", "{\"added_tokens_decoder\":{\"1\":{\"content\":\"<x>\"}}}"};
     (void)state;
-    folder_is_refused(NULL, 0, SL_EIO, "config.json");
-    folder_is_refused(no_tokenizer, 2, SL_EIO, "tokenizer.json");
+    folder_is_refused(NULL, 0, SL_ENOTFOUND, "config.json");
+    folder_is_refused(no_tokenizer, 2, SL_ENOTFOUND, "tokenizer.json");
     folder_is_refused(bad_config, 4, SL_EPARSE, "config.json");
     folder_is_refused(other_added, 6, SL_EINVAL, "token 1 of tokenizer_config.json");
 }
