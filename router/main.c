@@ -56,7 +56,8 @@ static const struct sl_conf_opt table[] = {
     {"listen", SL_CONF_STRING, AT(listen), "127.0.0.1:8000",
      "HTTP address; 0.0.0.0:8000 or [::]:8000 serve other machines", 0, 0, NULL},
     {"model", SL_CONF_STRING, AT(model), NULL,
-     "GGUF file: its vocabulary and chat template (the same file as the nodes')", 0, 0, NULL},
+     "GGUF file or Hugging Face folder: its vocabulary and chat template (the same as the nodes')", 0, 0,
+     NULL},
     {"served_model_name", SL_CONF_LIST, AT(served_model_name), NULL,
      "names clients may use; default: the model's own", 0, 0, NULL},
     {"context_length", SL_CONF_U32, AT(context_length), "0",
@@ -137,9 +138,9 @@ static json_t *token_text(const struct sl_tokenizer *t, uint32_t id)
 static enum sl_err open_model(struct router *r, struct sl_why *why)
 {
     if (!r->o.model)
-        return sl_why_set(
-            why, SL_ECONFIG,
-            "no model is given; set model = FILE.gguf (or --model FILE.gguf) to the file the nodes serve");
+        return sl_why_set(why, SL_ECONFIG,
+                          "no model is given; set model (or --model) to the GGUF file or Hugging Face folder "
+                          "that the nodes serve");
     enum sl_err err = sl_vocab_load(r->o.model, &r->vocab, &r->model, why);
     if (err)
         return err;

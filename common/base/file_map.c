@@ -30,7 +30,9 @@ enum sl_err sl_file_map_open(const char *path, struct sl_file_map *out, struct s
         goto close_fd;
     }
     if (st.st_size == 0) { /* cannot be mapped */
-        e = sl_why_set(why, SL_EPARSE, "%s: the file is empty, expected a model in GGUF or safetensors form; download it again", path);
+        e = sl_why_set(
+            why, SL_EPARSE,
+            "%s: the file is empty, expected a model in GGUF or safetensors form; download it again", path);
         goto close_fd;
     }
     size_t size = (size_t)st.st_size;

@@ -30,7 +30,7 @@ const struct sl_conf_opt sl_node_opts[] = {
      "address for the routers' commands; port 0 = any free one", 0, 0, NULL},
     {"advertise", SL_CONF_STRING, AT(advertise), NULL,
      "host by which others reach this node, needed when it listens on all addresses", 0, 0, NULL},
-    {"model", SL_CONF_STRING, AT(model), NULL, "model file (GGUF)", 0, 0, NULL},
+    {"model", SL_CONF_STRING, AT(model), NULL, "GGUF file or Hugging Face folder", 0, 0, NULL},
     {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of reference, portable, avx2, avx512", 0,
      0, NULL},
     {"cache_dir", SL_CONF_STRING, AT(cache_dir), NULL,
@@ -192,7 +192,8 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
                           c->name, SL_WIRE_MAX_NAME - 1);
     if (!c->model || !*c->model)
         return sl_why_set(why, SL_ECONFIG,
-                          "no model is given; set model = FILE.gguf in the config file or --model");
+                          "no model is given; set model in the config file, or --model, to a GGUF file or a "
+                          "Hugging Face folder");
     if (access(c->model, R_OK) != 0)
         return sl_why_set(why, SL_ECONFIG, "model is %.200s and cannot be read: %s", c->model,
                           strerror(errno));

@@ -43,7 +43,7 @@ struct options {
 #define AT(member) offsetof(struct options, member)
 static const struct sl_conf_opt option_table[] = {
     {"model", SL_CONF_STRING, AT(model), NULL,
-     "model file (sluice-make-model writes random ones of any shape)", 0, 0, NULL},
+     "GGUF file or Hugging Face folder (sluice-make-model writes random files of any shape)", 0, 0, NULL},
     {"threads", SL_CONF_U32, AT(threads), "1", "compute threads", 1, 1024, NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs to pin the threads to, as 0-1; none = not pinned", 0, 0,
      NULL},
