@@ -128,7 +128,7 @@ static enum sl_err pack_parts(struct loader *l, int layer, const char *const *pa
                               struct sl_weight **out)
 {
     const struct sl_model_tensor *t[MAX_STACK];
-    struct sl_tensor_view views[MAX_STACK];
+    struct sl_tensor_view views[MAX_STACK] = {{0}};
     void *copies[MAX_STACK] = {NULL};
     enum sl_err e = SL_OK;
     for (size_t i = 0; i < n; i++) {
