@@ -9,6 +9,7 @@
 #define SL_BENCH_UNREACHABLE 3
 
 int sl_bench_engine(int argc, char **argv);
+int sl_bench_speculation(int argc, char **argv);
 int sl_bench_compare(int argc, char **argv);
 int sl_bench_equal(int argc, char **argv);
 int sl_bench_stall(int argc, char **argv);

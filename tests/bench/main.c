@@ -1,4 +1,4 @@
-/* sluice-bench - judges a cluster and an engine: engine, compare, equal, stall, simulate. See
+/* sluice-bench - judges a cluster and an engine: engine, speculation, compare, equal, stall, simulate. See
  * docs/benchmarks.md for how to read the figures. */
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +13,8 @@ struct command {
 
 static const struct command commands[] = {
     {"engine", sl_bench_engine, "prompt and decode speed of the backend alone"},
+    {"speculation", sl_bench_speculation,
+     "what guessed tokens bring, on text that repeats itself and on text that does not"},
 #ifdef SL_BENCH_CLUSTER
     {"compare", sl_bench_compare,
      "the same open-loop load in every mode, arms interleaved: TTFT, TPOT, gaps, throughput"},
@@ -28,7 +30,7 @@ static void help(FILE *out)
 {
     fputs("usage: sluice-bench COMMAND [options]\n\n", out);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
+        fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].help);
     fputs("\nsluice-bench COMMAND --help lists a command's options.\n"
           "exit status: 0 good, 1 a check failed, 2 bad options, 3 the router cannot be reached\n",
           out);
