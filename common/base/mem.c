@@ -154,11 +154,13 @@ void sl_free(void *p)
     free(p);
 }
 
-/* Rounded up to whole huge pages; 0 when that overflows. */
+/* Rounded up to whole pages, huge ones from SL_HUGE_LEAST on; 0 when that overflows. */
 static size_t huge_size(size_t bytes)
 {
     if (bytes == 0)
         bytes = 1;
+    if (bytes < SL_HUGE_LEAST)
+        return (bytes + SMALL_PAGE_BYTES - 1) & ~(SMALL_PAGE_BYTES - 1);
     if (bytes > SIZE_MAX - 2 * HUGE_PAGE_BYTES)
         return 0;
     return (bytes + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1);
@@ -177,12 +179,14 @@ static bool touch_all(char *p, size_t size)
     return true;
 }
 
-void *sl_huge_alloc(size_t bytes, bool prefault)
+static void *map_small(size_t size)
 {
-    check_guard(bytes);
-    size_t size = huge_size(bytes);
-    if (size == 0)
-        return NULL;
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void *map_huge(size_t size)
+{
     /* one huge page more than needed, then the ends that are not aligned are given back */
     char *raw = mmap(NULL, size + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -194,6 +198,18 @@ void *sl_huge_alloc(size_t bytes, bool prefault)
         munmap(raw, head);
     munmap(p + size, HUGE_PAGE_BYTES - head);
     madvise(p, size, MADV_HUGEPAGE); /* a wish: without it the memory is only slower */
+    return p;
+}
+
+void *sl_huge_alloc(size_t bytes, bool prefault)
+{
+    check_guard(bytes);
+    size_t size = huge_size(bytes);
+    if (size == 0)
+        return NULL;
+    void *p = bytes < SL_HUGE_LEAST ? map_small(size) : map_huge(size);
+    if (!p)
+        return NULL;
     if (prefault && !touch_all(p, size)) {
         munmap(p, size);
         return NULL;

@@ -26,9 +26,11 @@ char *sl_xasprintf(const char *fmt, ...) SL_PRINTF(1, 2);
 void *sl_try_alloc(size_t bytes);
 void sl_free(void *p); /* takes NULL */
 
-/* Anonymous zeroed memory in huge pages where the kernel gives them (madvise), 2 MiB aligned. NULL when there
- * is none. Give back with the same size. prefault touches every page now (first touch is slow, see
- * operations.md). */
+/* Anonymous zeroed memory in huge pages where the kernel gives them (madvise), 2 MiB aligned; less than
+ * SL_HUGE_LEAST in small ones, page aligned: a huge page for each vector of a model would take more than its
+ * matrices. NULL when there is none. Give back with the same size. prefault touches every page now (first
+ * touch is slow, see operations.md). */
+#define SL_HUGE_LEAST ((size_t)128 << 10)
 void *sl_huge_alloc(size_t bytes, bool prefault);
 void sl_huge_free(void *p, size_t bytes);
 

@@ -81,12 +81,13 @@ static void product_overflow_dies_with_a_line(void **state)
 static void huge_memory_is_aligned_zero_and_writable(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1, 4096, 2 << 20, (2 << 20) + 1, 5 << 20};
+    static const size_t sizes[] = {1,      4096, SL_HUGE_LEAST - 1, SL_HUGE_LEAST, 2 << 20, (2 << 20) + 1,
+                                   5 << 20};
     for (size_t i = 0; i < SL_COUNTOF(sizes); i++)
         for (int prefault = 0; prefault < 2; prefault++) {
             unsigned char *p = sl_huge_alloc(sizes[i], prefault);
             assert_non_null(p);
-            assert_int_equal((uintptr_t)p % (2 << 20), 0);
+            assert_int_equal((uintptr_t)p % (sizes[i] < SL_HUGE_LEAST ? 4096 : 2 << 20), 0);
             assert_int_equal(p[0], 0);
             assert_int_equal(p[sizes[i] - 1], 0);
             memset(p, 0xa5, sizes[i]);

@@ -7,68 +7,111 @@
 
 #include "tests/unit/engine/engine_support.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "tests/support/make_model/make_model.h"
 #include "tests/support/support.h"
 
 #define STALL_STEPS 10000
 
-static char *model_path;
+const char *const tiny_arch_names[TINY_ARCHS] = {"llama", "llama", "qwen2", "qwen3", "gemma3"};
 
-static void remove_model(void)
+#define WINDOW     40u
+#define MAX_MODELS 128u
+
+static struct {
+    enum tiny_arch arch;
+    enum sl_dtype type;
+    char *path;
+} models[MAX_MODELS];
+static uint32_t n_models;
+static atomic_uint_fast64_t clock_us = 1000;
+
+static uint64_t clock_now(void)
 {
-    unlink(model_path);
-    sl_free(model_path);
+    return atomic_load(&clock_us);
 }
 
-const char *tiny_model(void)
+static void remove_models(void)
 {
-    if (model_path)
-        return model_path;
-    struct sl_make_model m;
+    for (uint32_t i = 0; i < n_models; i++) {
+        unlink(models[i].path);
+        sl_free(models[i].path);
+    }
+}
+
+/* Rows of the K types are blocks of 256. */
+static struct sl_make_model shape_of(enum tiny_arch arch, enum sl_dtype type)
+{
+    bool wide = type == SL_Q4_K || type == SL_Q5_K || type == SL_Q6_K;
+    struct sl_make_model m = {.arch = tiny_arch_names[arch],
+                              .name = "equal",
+                              .n_layers = 2,
+                              .d_model = wide ? 256 : 64,
+                              .n_heads = wide ? 8 : 4,
+                              .n_kv_heads = 2,
+                              .head_dim = wide ? 32 : 16,
+                              .d_ff = wide ? 256 : 128,
+                              .n_vocab = TINY_VOCAB,
+                              .context_length = 1024,
+                              .rope_theta = 10000,
+                              .tied = true,
+                              .type = type,
+                              .embed_type = type,
+                              .seed = 1};
+    if (arch == TINY_MISTRAL || arch == TINY_GEMMA3)
+        m.sliding_window = WINDOW;
+    if (arch == TINY_GEMMA3)
+        m.window_pattern = 2;
+    return m;
+}
+
+static const char *model_of(enum tiny_arch arch, enum sl_dtype type)
+{
+    for (uint32_t i = 0; i < n_models; i++)
+        if (models[i].arch == arch && models[i].type == type)
+            return models[i].path;
+    struct sl_make_model m = shape_of(arch, type);
     struct sl_why why = {0};
-    assert_true(sl_make_model_preset("tiny", &m));
-    m.n_vocab = TINY_VOCAB;
-    model_path = sl_test_temp_file("", 0);
-    if (sl_make_model_write(&m, model_path, &why) != SL_OK)
+    char *path = sl_test_temp_file("", 0);
+    if (sl_make_model_write(&m, path, &why) != SL_OK)
         fail_msg("%s", why.text);
-    atexit(remove_model);
-    return model_path;
+    if (n_models == 0)
+        atexit(remove_models);
+    assert_true(n_models < MAX_MODELS);
+    models[n_models].arch = arch;
+    models[n_models].type = type;
+    models[n_models++].path = path;
+    return path;
 }
 
-static size_t page_bytes(uint32_t page_tokens)
+struct sl_engine_conf tiny_conf(const struct tiny_choice *c, uint32_t n_threads, uint32_t page_tokens,
+                                uint32_t n_pages)
 {
-    struct sl_make_model m;
-    assert_true(sl_make_model_preset("tiny", &m));
+    struct sl_make_model m = shape_of(c->arch, c->type);
     struct sl_kv_geometry g = {.n_layers = m.n_layers,
                                .n_kv_heads = m.n_kv_heads,
                                .page_tokens = page_tokens,
                                .head_dim = m.head_dim,
-                               .dtype = SL_F16};
-    return sl_kv_page_bytes(&g);
-}
-
-struct sl_engine_conf tiny_conf(const char *backend, uint32_t n_threads, uint32_t page_tokens,
-                                uint32_t n_pages)
-{
+                               .dtype = c->kv};
     return (struct sl_engine_conf){
-        .model_path = tiny_model(),
-        .backend = backend,
+        .model_path = model_of(c->arch, c->type),
+        .backend = c->backend,
         .n_threads = n_threads,
-        .kv_dtype = SL_F16,
+        .kv_dtype = c->kv,
         .page_tokens = page_tokens,
-        .kv_memory_bytes = page_bytes(page_tokens) * n_pages,
+        .kv_memory_bytes = sl_kv_page_bytes(&g) * n_pages,
         .max_batch_tokens = 256,
         .max_sequences = 16,
         .max_waiting = 64,
         .chunk_tokens = SL_CHUNK_AUTO,
         .ungranted_pages = n_pages,
+        .clock_us = clock_now,
         .skip_profile = true,
     };
 }
@@ -116,6 +159,7 @@ static void open_seqs(struct sl_engine *d, struct sl_engine *p, struct job *j)
         .granted = true,
         .want_digest = true,
         .chunk_tokens = j->chunk_tokens,
+        .speculation = j->speculation,
     };
     if (sl_engine_seq_open(d, &spec, &j->d, &why) != SL_OK)
         fail_msg("%s", why.text);
@@ -135,6 +179,7 @@ static void add_token(struct job *j, const struct sl_sampled *t)
 {
     assert_true(j->n_out < j->max_tokens);
     j->digests[j->n_out] = t->logits_digest;
+    j->logprobs[j->n_out] = t->logprob;
     j->out[j->n_out++] = t->token;
 }
 
@@ -229,6 +274,8 @@ static void end_job(struct sl_engine *d, struct sl_engine *p, struct job *j)
     j->prompt_tokens_computed = v.prompt_tokens_computed;
     j->hit_tokens = v.hit_tokens;
     j->preemptions = v.preemptions;
+    j->drafted = v.drafted;
+    j->accepted = v.accepted;
     sl_engine_seq_close(d, j->d);
     j->d = NULL;
     if (j->p)
@@ -277,8 +324,9 @@ void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32
     for (uint32_t i = 0; i < n; i++)
         open_seqs(d, p, &jobs[i]);
     while (left) {
-        bool moved = sl_engine_step(d, sl_now_us());
-        moved |= p && sl_engine_step(p, sl_now_us());
+        uint64_t now_us = atomic_fetch_add(&clock_us, 1000) + 1000;
+        bool moved = sl_engine_step(d, now_us);
+        moved |= p && sl_engine_step(p, now_us);
         sl_engine_wait(d);
         if (p)
             sl_engine_wait(p);
@@ -316,6 +364,8 @@ void job_equal(const struct job *want, const struct job *got, const char *name)
         if (want->out[i] != got->out[i] || want->digests[i] != got->digests[i])
             fail_msg("%s: token %u is %d (logits %016llx), expected %d (%016llx)", name, i, got->out[i],
                      (unsigned long long)got->digests[i], want->out[i], (unsigned long long)want->digests[i]);
+    if (memcmp(want->logprobs, got->logprobs, want->n_out * sizeof want->logprobs[0]) != 0)
+        fail_msg("%s: log-probabilities differ", name);
     if (want->reason != got->reason)
         fail_msg("%s: ended by %d, expected %d", name, got->reason, want->reason);
 }

@@ -8,11 +8,21 @@
 #define JOB_MAX_OUT  64
 #define JOB_MAX_TEXT 512
 
-/* Path of a random-weight model, written at the first call, removed at exit. */
-const char *tiny_model(void);
+/* Random-weight models of two layers. mistral is llama with a window of fewer positions than most prompts
+ * have; gemma3's first layer has it too. */
+enum tiny_arch { TINY_LLAMA, TINY_MISTRAL, TINY_QWEN2, TINY_QWEN3, TINY_GEMMA3, TINY_ARCHS };
+extern const char *const tiny_arch_names[TINY_ARCHS]; /* as the model file says it */
 
-/* page_tokens 16, chunk auto, no profile, room for n_pages. */
-struct sl_engine_conf tiny_conf(const char *backend, uint32_t n_threads, uint32_t page_tokens,
+struct tiny_choice {
+    enum tiny_arch arch;
+    enum sl_dtype type; /* of all matrices */
+    enum sl_dtype kv;
+    const char *backend;
+};
+
+/* Chunk auto, no profile, a clock that goes on with the steps of jobs_run(), room for n_pages. The model is
+ * written at the first use and removed at exit. */
+struct sl_engine_conf tiny_conf(const struct tiny_choice *c, uint32_t n_threads, uint32_t page_tokens,
                                 uint32_t n_pages);
 struct sl_engine *tiny_engine(const struct sl_engine_conf *conf);
 
@@ -24,16 +34,17 @@ struct job {
     struct sl_sampling sampling;
     const char *salt;
     bool cache;
-    int32_t chunk_tokens, p_chunk_tokens;
+    int32_t chunk_tokens, p_chunk_tokens, speculation;
     uint32_t split;     /* s; 0 = colocated */
     int32_t lose_after; /* pages after which P is lost; -1 = never */
     /* found */
     uint32_t n_out;
     int32_t out[JOB_MAX_OUT];
     uint64_t digests[JOB_MAX_OUT];
+    float logprobs[JOB_MAX_OUT]; /* 0 when none are asked for */
     bool first_from_p, finished;
     enum sl_finish reason;
-    uint32_t chunks, prompt_tokens_computed, hit_tokens, preemptions, pages_moved;
+    uint32_t chunks, prompt_tokens_computed, hit_tokens, preemptions, pages_moved, drafted, accepted;
     /* the driver's */
     struct sl_seq *d, *p;
     uint32_t copied; /* tokens at D */
@@ -44,7 +55,7 @@ void job_init(struct job *j, unsigned long long *rng, uint32_t n_prompt, uint32_
 /* Runs all jobs to their ends, together. p may be NULL when no job is split. Fails the test when nothing
  * moves any more or pages are lost. */
 void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32_t n);
-/* Fails the test with name when tokens or digests differ. */
+/* Fails the test with name when tokens, digests or log-probabilities differ. */
 void job_equal(const struct job *want, const struct job *got, const char *name);
 
 #endif
