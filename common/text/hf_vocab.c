@@ -16,6 +16,9 @@
 #include "common/text/hf_files.h"
 #include "common/text/template.h"
 
+/* What transformers takes for Gemma 3 where config.json does not say: those of the released models do not. */
+#define GEMMA3_CONTEXT 131072
+
 struct folder {
     const char *path;
     struct sl_vocab_src *src;
@@ -52,6 +55,8 @@ static void read_info(struct folder *f)
     *info = (struct sl_model_info){.context_length = config_number(f, "max_position_embeddings")};
     if (!info->context_length)
         info->context_length = config_number(f, "n_positions");
+    if (!info->context_length && type && strncmp(type, "gemma3", 6) == 0)
+        info->context_length = GEMMA3_CONTEXT;
     snprintf(info->architecture, sizeof info->architecture, "%s", type ? type : "");
     snprintf(info->name, sizeof info->name, "%.*s", (int)(end - name), name);
     DIR *d = opendir(f->path);

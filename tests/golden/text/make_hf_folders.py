@@ -86,6 +86,26 @@ def qwen2():
     return t
 
 
+def qwen3():
+    """As qwen2, with literal tokens that are not special."""
+    t = qwen2()
+    t.add_tokens([AddedToken(s, normalized=False) for s in ("<think>", "</think>", "</tool_call>")])
+    return t
+
+
+def tekken():
+    """The special tokens have the first ids, the vocabulary those behind them."""
+    names = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "<SPECIAL_7>"]
+    m = json.loads(Tokenizer(byte_model(420)).to_str())["model"]
+    vocab = {**{s: i for i, s in enumerate(names)}, **{s: i + len(names) for s, i in m["vocab"].items()}}
+    t = Tokenizer(models.BPE(vocab=vocab, merges=[tuple(x) for x in m["merges"]], ignore_merges=True))
+    t.pre_tokenizer = tiny.pre_tokenizer("tekken")
+    t.decoder = decoders.ByteLevel()
+    t.add_special_tokens([special(s) for s in names])
+    t.post_processor = bos_template(t, "<s>")
+    return t
+
+
 def gpt2_spaced():
     t = Tokenizer(byte_model(360))
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -179,6 +199,18 @@ FOLDERS = {
         {"bos_token": "<s>", "eos_token": "</s>"},
         {},
     ),
+    "qwen3": (
+        qwen3,
+        {"model_type": "qwen3", "max_position_embeddings": 40960, "eos_token_id": 383},
+        {"add_bos_token": False, "bos_token": None, "eos_token": "<|im_end|>"},
+        {"generation_config.json": json.dumps({"eos_token_id": [383, 381], "temperature": 0.6})},
+    ),
+    "tekken": (
+        tekken,
+        {"model_type": "mistral", "max_position_embeddings": 131072, "bos_token_id": 1, "eos_token_id": 2},
+        {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"},
+        {},
+    ),
     "unknown": (unknown, {"model_type": "llama", "max_position_embeddings": 512}, {}, {}),
     "unknown_one_by_one": (unknown_one_by_one, {"model_type": "llama", "max_position_embeddings": 512}, {}, {}),
 }
@@ -186,7 +218,8 @@ FOLDERS = {
 STRIPPED = [
     "a <|im_start|> b", "a<|im_end|>  \n b <|im_end|>c", "x  <tool_call>  y", "<|im_start|> \u00a0\u3000<|im_end|>",
     " <|im_start|><|im_end|> ", "<s>a</s> <s>", "<tool_call><tool_call> a", "a\n\nb\n\n\nc   d", "▁▁a▁b ▁",
-    "<|begin|> a<|end|>", "ab<|im_end|>", "<unk> 页x页y z",
+    "<|begin|> a<|end|>", "ab<|im_end|>", "<unk> 页x页y z", "[INST] Hello McDonald's HTTPServer/\n\n[/INST]iPhone ÀÉ éÀb",
+    "<think>\n\n</think>\n\nThe answer </tool_call>",
 ]
 
 

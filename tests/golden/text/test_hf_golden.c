@@ -58,8 +58,9 @@ static void vector_line(void *arg, const json_t *line, int number)
 
 static void all_folders_match_reference(void **state)
 {
-    static const char *const folders[] = {"smollm",  "llama3", "qwen2",   "gpt2_spaced",       "llama2",
-                                          "mistral", "gemma",  "unknown", "unknown_one_by_one"};
+    static const char *const folders[] = {
+        "smollm", "llama3", "qwen2",   "gpt2_spaced",       "llama2", "mistral", "gemma",
+        "qwen3",  "tekken", "unknown", "unknown_one_by_one"};
     for (size_t i = 0; i < SL_COUNTOF(folders); i++) {
         struct golden g = {folders[i], 0};
         open_folder(folders[i]);

@@ -162,11 +162,11 @@ static void tokens_without_a_row_in_the_model_are_left_out(void **state)
     assert_int_equal(parse(json, 2, &why), SL_EINVAL); /* a merge needs more */
 }
 
-static void folder_is_refused(const char *const *files, size_t n, enum sl_err code, const char *said)
+/* Loads a folder with these files: names and texts in turn. */
+static enum sl_err load_files(const char *const *files, size_t n, struct sl_model_info *info,
+                              struct sl_why *why)
 {
     struct sl_vocab_src src;
-    struct sl_model_info info;
-    struct sl_why why = {0};
     const char *tmp = getenv("TMPDIR");
     char *dir = sl_xasprintf("%s/sluice-test-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(dir));
@@ -178,7 +178,7 @@ static void folder_is_refused(const char *const *files, size_t n, enum sl_err co
         fclose(f);
         sl_free(path);
     }
-    enum sl_err e = sl_vocab_load(dir, &src, &info, &why);
+    enum sl_err e = sl_vocab_load(dir, &src, info, why);
     for (size_t i = 0; i + 1 < n; i += 2) {
         char *path = sl_xasprintf("%s/%s", dir, files[i]);
         unlink(path);
@@ -187,8 +187,30 @@ static void folder_is_refused(const char *const *files, size_t n, enum sl_err co
     rmdir(dir);
     sl_free(dir);
     sl_vocab_src_fini(&src);
+    return e;
+}
+
+static void folder_is_refused(const char *const *files, size_t n, enum sl_err code, const char *said)
+{
+    struct sl_model_info info;
+    struct sl_why why = {0};
+    enum sl_err e = load_files(files, n, &info, &why);
     if (e != code || !strstr(why.text, said))
         fail_msg("%s \"%s\", expected %s and \"%s\"", sl_err_name(e), why.text, sl_err_name(code), said);
+}
+
+static void context_of_gemma_is_known_where_its_folder_does_not_say_it(void **state)
+{
+    const char *const nested[] = {"config.json", "{\"model_type\":\"gemma3\",\"text_config\":{}}",
+                                  "tokenizer.json", "{" MODEL "}"};
+    const char *const other[] = {"config.json", "{\"model_type\":\"llama\"}", "tokenizer.json",
+                                 "{" MODEL "}"};
+    struct sl_model_info info;
+    (void)state;
+    assert_int_equal(load_files(nested, 4, &info, NULL), SL_OK);
+    assert_int_equal(info.context_length, 131072);
+    assert_int_equal(load_files(other, 4, &info, NULL), SL_OK);
+    assert_int_equal(info.context_length, 0);
 }
 
 static void incomplete_folders_are_refused(void **state)
@@ -215,6 +237,7 @@ int main(void)
         cmocka_unit_test(added_tokens_that_cannot_be_honoured_are_refused),
         cmocka_unit_test(templates_beyond_bos_and_eos_are_refused),
         cmocka_unit_test(tokens_without_a_row_in_the_model_are_left_out),
+        cmocka_unit_test(context_of_gemma_is_known_where_its_folder_does_not_say_it),
         cmocka_unit_test(incomplete_folders_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
