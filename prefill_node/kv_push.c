@@ -5,7 +5,10 @@
  * engine may take pages of an ungranted sequence back for a granted one, and the transfer must never hold
  * such a page. The first token goes to the router without waiting for anything, and to the decode node with
  * the last commit: sl_xfer_send_first() comes before the sl_xfer_send_ready() that completes s, so a computed
- * whole prompt waits for its token. */
+ * whole prompt waits for its token.
+ *
+ * What the decode node has from its own cache is not sent. When that is all of [0, s), the leg ends at the
+ * grant, whatever is computed by then. */
 #include "prefill_node/prefill_node.h"
 
 #include <stdio.h>
@@ -28,6 +31,15 @@ static void push(struct sl_prefill_leg *p)
     struct sl_seq_view v;
     sl_seq_view(l->seq, &v);
     enum sl_err err = sl_xfer_send_ready(l->node->xfer, &l->key, v.pages, upto);
+    if (err != SL_OK)
+        sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, err, "the transfer takes no more pages");
+}
+
+/* The decode node has all of [0, s) in its cache: nothing is to be computed here for it. */
+static void end_early(struct sl_prefill_leg *p)
+{
+    struct sl_leg *l = &p->leg;
+    enum sl_err err = sl_xfer_send_ready(l->node->xfer, &l->key, NULL, l->split);
     if (err != SL_OK)
         sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, err, "the transfer takes no more pages");
 }
@@ -104,7 +116,10 @@ void sl_kv_push_on_xfer(struct sl_leg *l, const struct sl_xfer_event *ev)
         sl_engine_seq_pin(l->node->engine, l->seq, true);
         sl_engine_seq_grant(l->node->engine, l->seq);
         sl_leg_state(l, "granted", true);
-        push(p);
+        if (!p->samples && ev->have_pages * l->node->conf->page_tokens >= l->split)
+            end_early(p);
+        else
+            push(p);
         break;
     case SL_XFER_SEND_DONE:
         take_transfer_report(l, ev);

@@ -275,10 +275,10 @@ void sl_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_
     struct sl_send *s = find(x, k);
     if (!s || s->state == SL_SEND_CLOSING)
         return; /* it ended meanwhile; SEND_DONE is on its way */
-    SL_ASSERT(n_tokens <= s->n_tokens);
+    SL_ASSERT(n_tokens <= s->n_tokens && (pages || s->next_page == s->n_pages));
     uint32_t known = sl_xfer_pages_of(x, n_tokens);
     uint32_t ready = n_tokens == s->n_tokens ? s->n_pages : n_tokens / x->conf.self.geometry.page_tokens;
-    if (known > s->n_known) {
+    if (pages && known > s->n_known) {
         memcpy(s->pages + s->n_known, pages + s->n_known, (known - s->n_known) * sizeof *pages);
         s->n_known = known;
     }

@@ -493,10 +493,10 @@ enum sl_err sl_xfer_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, c
                                uint32_t n_tokens)
 {
     uint32_t n = sl_xfer_pages_of(x, n_tokens);
-    SL_ASSERT(in_pool(x, pages, n));
+    SL_ASSERT(!pages || in_pool(x, pages, n));
     struct cmd *c = cmd_new(CMD_SEND_READY, k);
     c->n_tokens = n_tokens;
-    c->pages = sl_xmemdup(pages, n * sizeof *pages);
+    c->pages = pages ? sl_xmemdup(pages, n * sizeof *pages) : NULL;
     return give(x, c);
 }
 

@@ -73,7 +73,8 @@ SL_MUST_CHECK enum sl_err sl_xfer_send_open(struct sl_xfer *x, const struct sl_x
                                             uint32_t deadline_ms);
 /* KV of [0, n_tokens) is final in pages[0 .. ceil(n_tokens / page_tokens)); pages lists all pages of the
  * sequence so far, copied. Finished pages not yet sent go out once granted. They stay referenced by the
- * caller until SEND_DONE. */
+ * caller until SEND_DONE. pages is NULL when the grant said that D has all of them: only the commit goes out.
+ */
 SL_MUST_CHECK enum sl_err sl_xfer_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k,
                                              const uint32_t *pages, uint32_t n_tokens);
 /* The first token, sent with the last commit. Call before the sl_xfer_send_ready() that completes s. ended:

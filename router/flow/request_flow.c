@@ -508,7 +508,10 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
 static uint32_t cached_tokens(const struct sl_request *r)
 {
     const struct sl_decision_leg *leg = r->split ? &r->record->p : &r->record->d;
+    const struct sl_decision_leg *d = &r->record->d;
     uint32_t cached = leg->reported && leg->report.has_cached_tokens ? leg->report.cached_tokens : 0;
+    if (r->split && d->reported && d->report.cached_tokens >= r->split)
+        cached = d->report.cached_tokens; /* P was not needed */
     return cached < r->req->n_tokens ? cached : r->req->n_tokens;
 }
 

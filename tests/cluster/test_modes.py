@@ -23,6 +23,23 @@ class Modes(unittest.TestCase):
             self.assertEqual(answers["colocated"], answers["hybrid"])
             c.wait_idle()
 
+    def test_hits_are_told_and_shorten_what_they_can(self):
+        with Cluster(prefill=2) as c:
+            prompt, split = prompt_of(100), {"X-Sluice-Split": "48"}
+
+            def ask(node, salt, mode="hybrid"):
+                headers = {**(split if mode == "hybrid" else {}), "X-Sluice-Prefill-Node": node}
+                tokens, doc = c.complete(prompt, 4, mode, headers, cache_salt=salt)
+                return tokens, doc["usage"]["prompt_tokens_details"]["cached_tokens"], c.record(doc["id"])
+
+            want, cached, record = ask("p0", "a")
+            self.assertEqual((cached, record["pages_sent"]), (0, "3"))
+            got, cached, record = ask("p1", "a")  # D has all of it: p1 is not needed
+            self.assertEqual((got, cached, record["pages_sent"], record["cached_tokens_D"]), (want, 96, "0", "96"))
+            got, cached, record = ask("p0", "a", "pd")  # D lacks the last page only, p0 has the first three
+            self.assertEqual((got, cached, record["pages_sent"], record["cached_tokens_P"]), (want, 48, "1", "48"))
+            c.wait_idle()
+
     def test_equal_finds_no_difference(self):
         with Cluster() as c:
             r = subprocess.run([harness.program("sluice-bench"), "equal", "--url", c.url, "--prompt-tokens", "9,70",

@@ -549,6 +549,43 @@ static void preempted_request_comes_back_and_ends_the_same(void **state)
     close_engine(&f);
 }
 
+static void preempted_request_finds_its_pages_again(void **state)
+{
+    (void)state;
+    struct sl_engine_conf c = conf_of(13);
+    struct fixture f = open_engine(&c);
+    struct sl_seq_spec brief = spec_of(4, 2); /* teaches short outputs */
+    for (int i = 0; i < 3; i++) {
+        struct sl_seq *s = open_seq(&f, &brief);
+        run(&f);
+        sl_engine_seq_close(f.e, s);
+    }
+    f.n_ev = 0;
+    struct sl_seq_spec spec = spec_of(40, 80);
+    spec.cache_salt = "a";
+    struct sl_seq *a = open_seq(&f, &spec);
+    spec.cache_salt = "b";
+    struct sl_seq *b = open_seq(&f, &spec);
+    while (!count(&f, b, SL_EV_PREEMPTED))
+        assert_true(step(&f));
+    uint32_t n_tokens = view(b).n_tokens;
+    int32_t tokens[120];
+    sl_engine_seq_close(f.e, a);
+    step(&f);
+    /* all but the pages that its victor took meanwhile, and the private one */
+    assert_true(view(b).hit_tokens >= PT && view(b).hit_tokens < n_tokens);
+    assert_int_equal(view(b).preemptions, 1);
+    run(&f);
+    assert_int_equal(view(b).n_tokens, 120);
+    memcpy(tokens, view(b).tokens, sizeof tokens);
+    sl_engine_seq_close(f.e, b);
+    spec.use_prefix_cache = false;
+    struct sl_seq *want = open_seq(&f, &spec);
+    run(&f);
+    assert_memory_equal(view(want).tokens, tokens, sizeof tokens);
+    close_engine(&f);
+}
+
 /* ---- closing ---- */
 
 static void close_during_a_step_gives_pages_back_after_it(void **state)
@@ -641,6 +678,7 @@ int main(void)
         cmocka_unit_test(granted_work_evicts_ungranted_even_when_it_is_done),
         cmocka_unit_test(pinned_ungranted_work_is_not_evicted),
         cmocka_unit_test(preempted_request_comes_back_and_ends_the_same),
+        cmocka_unit_test(preempted_request_finds_its_pages_again),
         cmocka_unit_test(close_during_a_step_gives_pages_back_after_it),
         cmocka_unit_test(close_of_the_engine_ends_what_is_in_flight),
         cmocka_unit_test(fd_is_readable_when_a_step_ended),

@@ -54,6 +54,25 @@ static void pages_taken_back_before_the_grant_are_not_sent(void **state)
     fake_expect_calls("send_ready 16; ");
 }
 
+static void grant_of_what_the_decode_node_has_all_of_ends_the_leg(void **state)
+{
+    (void)state;
+    struct sl_leg *l = place(64);
+    fake_engine_says(l, SL_EV_ADMITTED, 0);
+    fake_engine_says(l, SL_EV_COMPUTED, 16);
+    fake.have_pages = 4;
+    fake_xfer_says(l, SL_XFER_GRANTED, SL_OK, 0, false);
+    fake_expect_calls("pin 1; grant; send_ready 64 without pages; ");
+    fake_xfer_says(l, SL_XFER_SEND_DONE, SL_OK, 64, false);
+    fake_expect_calls("pin 0; close; "); /* with 48 tokens not computed */
+    assert_int_equal(l->reason, SLUICE__DONE_REASON__DONE_PREFILLED);
+    l = fake_place(&sl_duty_prefill, "r2", 100, SL_OK); /* the first token is wanted all the same */
+    fake_calls();
+    fake.have_pages = 7;
+    fake_xfer_says(l, SL_XFER_GRANTED, SL_OK, 0, false);
+    fake_expect_calls("pin 1; grant; ");
+}
+
 static void whole_prompt_is_completed_with_its_first_token(void **state)
 {
     (void)state;
@@ -118,6 +137,7 @@ int main(void)
         TEST(order_opens_a_sequence_without_a_grant_and_a_session),
         TEST(pages_computed_before_the_grant_wait_for_it),
         TEST(pages_taken_back_before_the_grant_are_not_sent),
+        TEST(grant_of_what_the_decode_node_has_all_of_ends_the_leg),
         TEST(whole_prompt_is_completed_with_its_first_token),
         TEST(first_token_without_a_grant_waits_only_with_its_pages),
         TEST(first_token_that_is_a_stop_id_says_so),

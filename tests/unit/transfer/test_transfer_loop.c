@@ -20,6 +20,7 @@
     X(chunks_are_ready_one_by_one)                                                                           \
     X(prefix_hit_is_not_sent)                                                                                \
     X(full_prefix_hit_still_brings_the_token)                                                                \
+    X(full_prefix_hit_needs_no_pages_of_the_sender)                                                          \
     X(either_side_may_come_first)                                                                            \
     X(scattered_pages_land_where_the_receiver_says)                                                          \
     X(sender_aborts_at_every_stage)                                                                          \

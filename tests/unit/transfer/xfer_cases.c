@@ -220,6 +220,25 @@ void case_full_prefix_hit_still_brings_the_token(const char *transport)
     pair_close(&t);
 }
 
+void case_full_prefix_hit_needs_no_pages_of_the_sender(const char *transport)
+{
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("no-pages", 1);
+    uint32_t d[4];
+    pair_open(&t, transport, NULL, NULL);
+    rig_iota(d, 4, 4);
+    pair_begin(&t, &k, 4 * PT, d, 4);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_GRANTED, &k).have_pages, 4);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, NULL, 4 * PT), SL_OK);
+    struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k), s = rig_wait(&t.p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(r.err, SL_OK);
+    assert_false(r.has_first);
+    assert_int_equal(s.err, SL_OK);
+    assert_int_equal(s.pages_moved, 0);
+    pair_transfer(&t, "after", 9);
+    pair_close(&t);
+}
+
 void case_either_side_may_come_first(const char *transport)
 {
     struct xfer_pair t;

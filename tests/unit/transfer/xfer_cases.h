@@ -24,6 +24,7 @@ void case_hybrid_split_arrives_without_a_token(const char *transport);
 void case_chunks_are_ready_one_by_one(const char *transport);
 void case_prefix_hit_is_not_sent(const char *transport);
 void case_full_prefix_hit_still_brings_the_token(const char *transport);
+void case_full_prefix_hit_needs_no_pages_of_the_sender(const char *transport);
 void case_either_side_may_come_first(const char *transport);
 void case_scattered_pages_land_where_the_receiver_says(const char *transport);
 void case_sender_aborts_at_every_stage(const char *transport);
