@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The figures of README and docs/benchmarks.md, beside llama.cpp in the same run: medians, both sides taking turns.
 
-  tests/bench/bars.py engine|stall|handover [--rounds N] [--model FILE] [--json FILE]
+  tests/bench/bars.py engine|stall|handover [--rounds N] [--models LIST] [--model FILE] [--json FILE]
 
-engine    prompt of 512 tokens and decode at batch 1 and 8, 2 threads
+engine    prompt of 512 tokens, decode at batch 1, 8, 32 and at batch 1 over 4096 tokens; SmolLM2's shape and a 1B one in Q4_1, Q4_0, Q8_0, bf16; each
+          beside its bar. Models are made with random weights where the real file is not there
 stall     a 4096-token prompt into 7 decoding streams: one Sluice node with 2 threads, llama-server at its defaults and with batches of 128
 handover  first to second token in pd mode, by the router's clock (decision records)
 
@@ -24,42 +25,112 @@ import harness  # noqa: E402
 import peer  # noqa: E402
 
 THREADS = 2
-DEFAULT_MODEL = os.path.join(os.environ.get("SLUICE_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-                                                                            "sluice"), "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+CACHE = os.environ.get("SLUICE_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
+DEFAULT_MODEL = os.path.join(CACHE, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+# name: preset, type and embedding type of sluice-make-model
+MODELS = {
+    "smollm2-q4_1": ("smollm2", "q4_1", "q8_0"),
+    "smollm2-q4_0": ("smollm2", "q4_0", "q8_0"),
+    "smollm2-q8_0": ("smollm2", "q8_0", "q8_0"),
+    "smollm2-bf16": ("smollm2", "bf16", "bf16"),
+    "1b-q4_0": ("1b", "q4_0", "q8_0"),
+    "1b-q8_0": ("1b", "q8_0", "q8_0"),
+    "1b-bf16": ("1b", "bf16", "bf16"),
+}
+PROMPT, B1, B8, B32, DEEP = "prompt 512", "decode b1", "decode b8", "decode b32", "decode b1 at 4096"
+# least ratio to llama.cpp
+RATIO_BARS = {
+    "smollm2-q4_1": {PROMPT: 6, B1: 2, B8: 4, B32: 5, DEEP: 3},
+    "smollm2-q4_0": {PROMPT: 2},
+    "smollm2-q8_0": {PROMPT: 4},
+    "smollm2-bf16": {PROMPT: 2, B8: 3},
+    "1b-bf16": {PROMPT: 1.4, B8: 3},
+}
+# least percent of a roof that sluice-bench measures in the same run: of arithmetic in the weights' type, or of reading
+ROOF_BARS = {
+    "smollm2-q4_1": {PROMPT: ("percent_of_peak", 45)},
+    "smollm2-q4_0": {PROMPT: ("percent_of_peak", 45)},
+    "smollm2-q8_0": {PROMPT: ("percent_of_peak", 45)},
+    "smollm2-bf16": {PROMPT: ("percent_of_peak", 55)},
+    "1b-q4_0": {PROMPT: ("percent_of_peak", 45), B1: ("percent_of_read", 80)},
+    "1b-q8_0": {PROMPT: ("percent_of_peak", 45), B1: ("percent_of_read", 80)},
+    "1b-bf16": {PROMPT: ("percent_of_peak", 70), B1: ("percent_of_read", 80)},
+}
 
 
 def output(*argv):
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
+def model_file(name):
+    """The real file where there is one, else one of that shape with random weights, made once."""
+    if name == "smollm2-q4_1" and os.path.exists(DEFAULT_MODEL):
+        return DEFAULT_MODEL
+    preset, kind, embed = MODELS[name]
+    path = os.path.join(CACHE, "bench-models", f"{name}.gguf")
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        output(harness.program("sluice-make-model"), "--preset", preset, "--type", kind, "--embed-type", embed, "--out", path)
+    return path
+
+
 def ours_engine(model):
-    doc = json.loads(output(harness.program("sluice-bench"), "engine", "--model", model, "--threads", str(THREADS), "--prompt", "512", "--steps", "64",
-                            "--batch", "1,8", "--depth", "0", "--chunk", "none", "--repeat", "1", "--json", "-"))
-    return {"prompt 512": doc["prompt"][0]["tokens_per_s"], **{f"decode b{d['batch']}": d["tokens_per_s"] for d in doc["decode"]}}
+    """figure -> tokens/s and percents of roofs"""
+    base = [harness.program("sluice-bench"), "engine", "--model", model, "--threads", str(THREADS), "--chunk", "none", "--repeat", "1", "--json", "-"]
+    flat = json.loads(output(*base, "--prompt", "512", "--batch", "1,8,32", "--depth", "0", "--steps", "32"))
+    deep = json.loads(output(*base, "--prompt", "none", "--batch", "1", "--depth", "4096", "--steps", "32"))
+    return {PROMPT: flat["prompt"][0], B1: flat["decode"][0], B8: flat["decode"][1], B32: flat["decode"][2], DEEP: deep["decode"][0]}
 
 
 def peer_engine(folder, model):
-    rows = [json.loads(line) for line in output(os.path.join(folder, "llama-bench"), "-o", "jsonl", "-m", model, "-t", str(THREADS), "-p", "512",
-                                                "-n", "64", "-r", "1").splitlines() if line.startswith("{")]
-    text = output(os.path.join(folder, "llama-batched-bench"), "-m", model, "-c", "4096", "-b", "2048", "-ub", "512", "-npp", "16", "-ntg", "64",
-                  "-npl", "8", "-t", str(THREADS))
-    batched = [line.split("|") for line in text.splitlines() if re.match(r"\|\s+16 \|", line)][0]
-    return {"prompt 512": next(r["avg_ts"] for r in rows if r["n_prompt"] == 512),
-            "decode b1": next(r["avg_ts"] for r in rows if r["n_gen"] == 64), "decode b8": float(batched[8])}
+    """figure -> tokens/s; the better of flash attention on and off"""
+    def bench(*what):
+        rows = output(os.path.join(folder, "llama-bench"), "-o", "jsonl", "-m", model, "-t", str(THREADS), "-fa", "on,off", "-r", "1", *what)
+        return [json.loads(line) for line in rows.splitlines() if line.startswith("{")]
+    flat, deep = bench("-p", "512", "-n", "32"), bench("-p", "0", "-n", "32", "-d", "4096")
+    text = output(os.path.join(folder, "llama-batched-bench"), "-m", model, "-c", "4096", "-b", "2048", "-ub", "512", "-npp", "16", "-ntg", "32",
+                  "-npl", "8,32", "-t", str(THREADS))
+    batched = {int(c[3]): float(c[8]) for c in (line.split("|") for line in text.splitlines()) if len(c) > 8 and c[1].strip() == "16"}
+    return {PROMPT: max(r["avg_ts"] for r in flat if r["n_prompt"]), B1: max(r["avg_ts"] for r in flat if r["n_gen"]),
+            B8: batched[8], B32: batched[32], DEEP: max(r["avg_ts"] for r in deep)}
+
+
+def verdict(value, bar):
+    return "" if bar is None else f"{bar:g}: {'met' if value >= bar else 'not met'}"
+
+
+def engine_table(name, rounds):
+    """Prints one model's figures; returns them."""
+    result = {}
+    print(f"\n**{name}**, medians of {len(rounds)}, {THREADS} threads\n\n| | Sluice tokens/s | llama.cpp tokens/s | ratio | bar | % of peak | % of read | bar |"
+          "\n|---|---|---|---|---|---|---|---|")
+    for key in (PROMPT, B1, B8, B32, DEEP):
+        ours, theirs = [r[0][key] for r in rounds], [r[1][key] for r in rounds]
+        v = {k: statistics.median(o[k] for o in ours) for k in ("tokens_per_s", "percent_of_peak", "percent_of_read")}
+        v["llama_cpp_tokens_per_s"] = statistics.median(theirs)
+        v["ratio"] = statistics.median(o["tokens_per_s"] / t for o, t in zip(ours, theirs))
+        v["disturbed"] = sum(o["disturbed"] for o in ours)
+        v["ratio_bar"] = RATIO_BARS.get(name, {}).get(key)
+        percent, v["roof_bar"] = ROOF_BARS.get(name, {}).get(key, ("percent_of_peak", None))
+        print(f"| {key} | {v['tokens_per_s']:.0f} | {v['llama_cpp_tokens_per_s']:.0f} | {v['ratio']:.2f} | {verdict(v['ratio'], v['ratio_bar'])} "
+              f"| {v['percent_of_peak']:.0f} | {v['percent_of_read']:.0f} | {verdict(v[percent], v['roof_bar'])} |", flush=True)
+        result[key] = v
+    disturbed = sum(v["disturbed"] for v in result.values())
+    if disturbed:
+        print(f"\n{disturbed} of {5 * len(rounds)} Sluice figures were taken while other work ran on the cores.")
+    return result
 
 
 def engine(args):
-    folder, rounds = peer.bring(), []
-    for i in range(args.rounds):
-        rounds.append((ours_engine(args.model), peer_engine(folder, args.model)))
-        print(f"round {i + 1}: {rounds[-1]}", file=sys.stderr)
-    result = {}
-    print("| tokens/s, 2 threads | Sluice | llama.cpp | ratio |\n|---|---|---|---|")
-    for key in rounds[0][0]:
-        a, b = (statistics.median(r[side][key] for r in rounds) for side in (0, 1))
-        ratio = statistics.median(r[0][key] / r[1][key] for r in rounds)
-        result[key] = {"sluice": a, "llama.cpp": b, "ratio": ratio}
-        print(f"| {key} | {a:.0f} | {b:.0f} | {ratio:.2f} |")
+    folder, result = peer.bring(), {}
+    for name in args.models.split(","):
+        path, rounds = model_file(name), []
+        for i in range(args.rounds):
+            rounds.append((ours_engine(path), peer_engine(folder, path)))
+            print(f"{name} round {i + 1}: " + ", ".join(f"{k} {rounds[-1][0][k]['tokens_per_s']:.0f} / {rounds[-1][1][k]:.0f}" for k in rounds[-1][1]),
+                  file=sys.stderr)
+        result[name] = engine_table(name, rounds)
     return result
 
 
@@ -129,7 +200,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", choices=("engine", "stall", "handover"))
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--model", default=DEFAULT_MODEL)
+    p.add_argument("--models", default=",".join(MODELS), help="of engine: " + ", ".join(MODELS))
+    p.add_argument("--model", default=DEFAULT_MODEL, help="of stall and handover")
     p.add_argument("--json")
     args = p.parse_args()
     result = {"engine": engine, "stall": stall, "handover": handover}[args.what](args)

@@ -10,6 +10,7 @@
 
 int sl_bench_engine(int argc, char **argv);
 int sl_bench_speculation(int argc, char **argv);
+int sl_bench_replay(int argc, char **argv);
 int sl_bench_compare(int argc, char **argv);
 int sl_bench_equal(int argc, char **argv);
 int sl_bench_stall(int argc, char **argv);

@@ -12,7 +12,10 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"engine", sl_bench_engine, "prompt and decode speed of the backend alone"},
+    {"engine", sl_bench_engine,
+     "prompt, decode and mixed steps of the backend alone, and parts of the roofs"},
+    {"replay", sl_bench_replay,
+     "a long prompt into decoding streams, in one process: what each step was meant to take"},
     {"speculation", sl_bench_speculation,
      "what guessed tokens bring, on text that repeats itself and on text that does not"},
 #ifdef SL_BENCH_CLUSTER
