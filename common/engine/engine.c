@@ -122,6 +122,7 @@ enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine *
     e->context_length = m->context_length;
     double doubt;
     e->cost = *sl_device_first_cost(e->dev, &doubt);
+    sl_plan_pace_init(&e->pace, &e->cost);
     sl_cost_learner_init(&e->learner, &e->cost, doubt);
     step_arrays_new(e);
     *out = e;

@@ -145,6 +145,7 @@ struct sl_engine {
     struct sl_output_mean outputs;
     struct sl_cost_model cost;
     struct sl_cost_learner learner; /* of cost */
+    struct sl_plan_pace pace;       /* cost at the last step without prompts */
     uint32_t starved_steps;
 
     bool in_flight;

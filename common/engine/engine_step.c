@@ -290,6 +290,7 @@ static void plan(struct sl_engine *e, uint64_t now_us)
     seq_at(pos)->preempted_now = false;
 
     uint32_t n_prompts = gather_prompts(e);
+    sl_plan_pace_step(&e->pace, &e->cost, n_prompts > 0);
     double context = 0, pace = 0;
     for (uint32_t i = 0; i < n_decode; i++) {
         struct sl_seq *s = e->decode_seqs[i];
@@ -300,6 +301,7 @@ static void plan(struct sl_engine *e, uint64_t now_us)
     }
     struct sl_plan_state state = {
         .cost = &e->cost,
+        .pace_cost = &e->pace.cost,
         .prompts = e->prompts,
         .n_prompts = n_prompts,
         .decode_rows = n_decode,

@@ -10,8 +10,9 @@
 
 #include "common/sched/slack.h"
 
-#define MAX_LOSS  8u   /* rounding gives up at most this part of a chunk */
-#define WORK_ROWS 256u /* slack counts a prompt's work at the speed of chunks of this size */
+#define MAX_LOSS   8u    /* rounding gives up at most this part of a chunk */
+#define PACE_STEPS 2000u /* with prompts all the time the pace is taken anew so often: about a minute */
+#define WORK_ROWS  256u  /* slack counts a prompt's work at the speed of chunks of this size */
 
 static void add_chunk(struct sl_step_load *l, const struct sl_plan_prompt *p, uint32_t n)
 {
@@ -102,6 +103,17 @@ static const struct sl_plan_prompt *pick(const struct sl_plan_state *s, struct s
     return &s->prompts[c.prompt];
 }
 
+void sl_plan_pace_init(struct sl_plan_pace *p, const struct sl_cost_model *cost)
+{
+    *p = (struct sl_plan_pace){.cost = *cost};
+}
+
+void sl_plan_pace_step(struct sl_plan_pace *p, const struct sl_cost_model *cost, bool has_prompts)
+{
+    if (!has_prompts || ++p->age > PACE_STEPS)
+        sl_plan_pace_init(p, cost);
+}
+
 double sl_plan_target_ms(const struct sl_plan_state *s)
 {
     if (!s->decode_rows)
@@ -110,7 +122,7 @@ double sl_plan_target_ms(const struct sl_plan_state *s)
         return s->tpot_target_ms;
     struct sl_step_load decode = {.decode_rows = s->decode_rows, .decode_context = s->decode_context},
                         pace = {.decode_rows = s->decode_rows, .decode_context = s->pace_context};
-    double promised = s->stretch * sl_cost_predict_ms(s->cost, &pace);
+    double promised = s->stretch * sl_cost_predict_ms(s->pace_cost, &pace);
     double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, &decode);
     return promised > least ? promised : least;
 }

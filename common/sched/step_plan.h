@@ -5,7 +5,8 @@
  * ask for a fixed one.
  *
  * - The time target is tpot_target_ms, or stretch times the predicted time of the decode rows alone at their
- *   pace when the prompts came (pace_context), at least SL_PLAN_MIN_STRETCH times their time now.
+ *   pace when the prompts came (pace_context, by the cost model of then), at least SL_PLAN_MIN_STRETCH times
+ *   their time now.
  * - Drafts (speculate.h) are decode rows like others: 1 + k of a sequence. Chunks get what they leave.
  * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
  *   where that gives up little.
@@ -42,8 +43,19 @@ struct sl_plan_prompt {
     uint64_t arrived_us, deadline_us; /* deadline 0 = none */
 };
 
+/* The cost model as it was when the prompts came: what mixed steps teach after that is no reason for longer
+ * gaps. */
+struct sl_plan_pace {
+    struct sl_cost_model cost;
+    uint32_t age; /* steps */
+};
+void sl_plan_pace_init(struct sl_plan_pace *p, const struct sl_cost_model *cost);
+/* Before each plan. */
+void sl_plan_pace_step(struct sl_plan_pace *p, const struct sl_cost_model *cost, bool has_prompts);
+
 struct sl_plan_state {
     const struct sl_cost_model *cost;
+    const struct sl_cost_model *pace_cost; /* sl_plan_pace.cost */
     const struct sl_plan_prompt *prompts;
     uint32_t n_prompts;
     uint32_t decode_rows;

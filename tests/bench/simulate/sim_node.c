@@ -336,6 +336,7 @@ double sim_node_begin(struct sim_node *n, double now_s)
     if (!preempted)
         admit_all(n, now_s);
     uint32_t n_prompts = gather_prompts(n);
+    sl_plan_pace_step(&n->pace, &n->belief, n_prompts > 0);
     double context = 0, pace = 0;
     for (uint32_t i = 0; i < n->n_decode; i++) {
         struct sim_leg *l = n->decode[i];
@@ -348,6 +349,7 @@ double sim_node_begin(struct sim_node *n, double now_s)
     if (max_rows < n->group->max_sequences + SL_PLAN_ALIGN)
         max_rows = n->group->max_sequences + SL_PLAN_ALIGN;
     struct sl_plan_state state = {.cost = &n->belief,
+                                  .pace_cost = &n->pace.cost,
                                   .prompts = n->prompts,
                                   .n_prompts = n_prompts,
                                   .decode_rows = n->n_decode,
@@ -522,6 +524,7 @@ void sim_node_init(struct sim_node *n, const struct sim_group *g, const char *na
     for (uint32_t i = 0; i < g->cost.n_points + SL_COST_TERMS; i++)
         *sl_cost_value(&n->belief, i) *= 1 + cost_error * (2 * (double)sl_philox_uniform(seed, 3, i) - 1);
     sl_cost_learner_init(&n->learner, &n->belief, SL_COST_DOUBT_MEASURED);
+    sl_plan_pace_init(&n->pace, &n->belief);
     sl_list_init(&n->waiting);
     sl_list_init(&n->running);
     sl_list_init(&n->done);

@@ -52,6 +52,7 @@ struct sim_node {
     uint32_t page_tokens, total_pages, free_pages, ungranted_pages;
     struct sl_cost_model belief;
     struct sl_cost_learner learner;
+    struct sl_plan_pace pace;
     const struct sim_hooks *hooks;
 
     struct sl_list waiting, running, done;

@@ -188,6 +188,7 @@ static void plan_counts_drafts_and_keeps_its_target(void **state)
     sl_cost_init_linear(&cost, 10, 0.5);
     struct sl_plan_prompt prompt = {.remaining = 1000, .total = 1000, .chunk_tokens = SL_CHUNK_AUTO};
     struct sl_plan_state s = {.cost = &cost,
+                              .pace_cost = &cost,
                               .prompts = &prompt,
                               .n_prompts = 1,
                               .decode_rows = 4,

@@ -25,6 +25,7 @@ static int setup(void **state)
 static struct sl_plan plan_of(const struct sl_plan_prompt *prompts, uint32_t n, uint32_t decode_rows)
 {
     struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
                               .prompts = prompts,
                               .n_prompts = n,
                               .decode_rows = decode_rows,
@@ -129,6 +130,7 @@ static void growth_of_contexts_meanwhile_does_not_stretch_the_target(void **stat
     (void)state;
     struct sl_plan_prompt prompts[] = {prompt_of(0, 4096, SL_CHUNK_AUTO)};
     struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
                               .prompts = prompts,
                               .n_prompts = 1,
                               .decode_rows = 7,
@@ -147,6 +149,50 @@ static void growth_of_contexts_meanwhile_does_not_stretch_the_target(void **stat
     sl_plan_step(&s, 0, &after);
     assert_true(after.target_ms > before.target_ms);
     assert_true(after.load.prompt_rows > 0);
+}
+
+/* The machine becomes slower while a prompt runs: its chunks get smaller, the target stays. */
+static void what_mixed_steps_teach_does_not_stretch_the_target(void **state)
+{
+    (void)state;
+    struct sl_plan_prompt prompts[] = {prompt_of(0, 4096, SL_CHUNK_AUTO)};
+    struct sl_cost_model slower = linear;
+    for (uint32_t i = 0; i < slower.n_points; i++)
+        slower.ms[i] *= 1.5;
+    struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
+                              .prompts = prompts,
+                              .n_prompts = 1,
+                              .decode_rows = 7,
+                              .decode_context = 700,
+                              .pace_context = 700,
+                              .max_rows = 512,
+                              .align = SL_PLAN_ALIGN,
+                              .stretch = 3};
+    struct sl_plan before = {.chunks = chunks}, after = before;
+    sl_plan_step(&s, 0, &before);
+    s.cost = &slower;
+    sl_plan_step(&s, 0, &after);
+    assert_true(after.target_ms == before.target_ms);
+    assert_true(after.predicted_ms <= after.target_ms);
+    assert_true(after.load.prompt_rows > 0 && after.load.prompt_rows < before.load.prompt_rows);
+}
+
+static void pace_stands_still_while_prompts_run_but_not_for_ever(void **state)
+{
+    (void)state;
+    struct sl_cost_model later = linear;
+    later.ms[0] *= 2;
+    struct sl_plan_pace p;
+    sl_plan_pace_init(&p, &linear);
+    for (int i = 0; i < 1000; i++)
+        sl_plan_pace_step(&p, &later, true);
+    assert_true(p.cost.ms[0] == linear.ms[0]);
+    sl_plan_pace_step(&p, &later, false);
+    assert_true(p.cost.ms[0] == later.ms[0]);
+    for (int i = 0; i < 3000; i++)
+        sl_plan_pace_step(&p, &linear, true);
+    assert_true(p.cost.ms[0] == linear.ms[0]);
 }
 
 static void chunk_late_in_a_prompt_is_smaller(void **state)
@@ -183,6 +229,7 @@ static void tpot_target_overrides_the_stretch(void **state)
     (void)state;
     struct sl_plan_prompt prompts[] = {prompt_of(0, 4096, SL_CHUNK_AUTO)};
     struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
                               .prompts = prompts,
                               .n_prompts = 1,
                               .decode_rows = 1,
@@ -224,6 +271,7 @@ static void starved_prompt_gets_one_tile(void **state)
     (void)state;
     struct sl_plan_prompt prompts[] = {prompt_of(5000, 400, SL_CHUNK_AUTO)};
     struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
                               .prompts = prompts,
                               .n_prompts = 1,
                               .decode_rows = 100,
@@ -246,6 +294,7 @@ static void dip_of_the_table_is_taken(void **state)
     struct sl_cost_model gpu = {.n_points = 5, .rows = {1, 128, 136, 384, 512}, .ms = {10, 12, 17, 30, 26}};
     struct sl_plan_prompt prompts[] = {prompt_of(0, 4096, SL_CHUNK_AUTO)};
     struct sl_plan_state s = {.cost = &gpu,
+                              .pace_cost = &gpu,
                               .prompts = prompts,
                               .n_prompts = 1,
                               .decode_rows = 8,
@@ -284,6 +333,7 @@ static void random_states_keep_the_rules(void **state)
             forced |= chunk >= 0;
         }
         struct sl_plan_state s = {.cost = &linear,
+                                  .pace_cost = &linear,
                                   .prompts = prompts,
                                   .n_prompts = n,
                                   .decode_rows = (uint32_t)(sl_test_random(&rng) % 40),
@@ -328,6 +378,8 @@ int main(void)
         cmocka_unit_test(prompts_alone_end_their_step_in_time),
         cmocka_unit_test(chunk_beside_decode_rows_fills_the_target),
         cmocka_unit_test(growth_of_contexts_meanwhile_does_not_stretch_the_target),
+        cmocka_unit_test(what_mixed_steps_teach_does_not_stretch_the_target),
+        cmocka_unit_test(pace_stands_still_while_prompts_run_but_not_for_ever),
         cmocka_unit_test(chunk_late_in_a_prompt_is_smaller),
         cmocka_unit_test(last_chunk_is_exact),
         cmocka_unit_test(time_left_by_a_last_chunk_goes_to_the_next_prompt),
