@@ -3,7 +3,7 @@
 
     make_teacher.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2_teacher.bin
 
-Needs torch (Debian's python3-torch will do), transformers 4.44, gguf, numpy. The file is the one the quick start fetches; its tokens come from its own vocabulary
+Needs torch, transformers 4.57, gguf, tokenizers, numpy. The file is the one the quick start fetches; its tokens come from its own vocabulary
 through the `tokenizers` package."""
 
 import sys
@@ -54,4 +54,5 @@ def main():
     teacher_file.write(sys.argv[2], n_vocab, tokens, ids, logprobs, log_tail)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 /* SmolLM2 against transformers in float32, teacher-forced on 20 texts x 64 positions (make_teacher.py), and
- * the shipped path against llama.cpp's distance from the same teacher (make_llama_kl.py). Skipped (77) where
- * the model file is not.
+ * the shipped path against llama.cpp's distance from the same teacher (make_llama_kl.py); its perplexity on a
+ * text of this repository (make_perplexity.py); both for the file itself, whose matrices are Q4_1, and for
+ * the same in bf16. Skipped (77) where the model file is not.
  *
  * Divergence: KL(teacher || ours) over the teacher's 64 most likely tokens and one bucket for the rest
  * (teacher_file.py). */
@@ -16,11 +17,14 @@
 
 #include "common/base/digest.h"
 #include "common/base/mem.h"
+#include "tests/golden/model/requantise.h"
 #include "tests/unit/model/model_rig.h"
 
-#define TOP_SLACK    1e-2 /* a token this close to the teacher's best may be ours */
-#define LLAMA_FACTOR 1.1  /* how much farther than llama.cpp we may be */
-#define N_PORTABLE   3    /* texts for the portable path where avx512, bit for bit the same, does all */
+#define TOP_SLACK   1e-2 /* a token this close to the teacher's best may be ours */
+#define MAX_KL_Q4_1 5e-3
+#define MAX_KL_BF16 1e-3
+#define MAX_LOSS    0.005 /* of perplexity, relative to float32 */
+#define N_PORTABLE  3     /* texts for the portable path where avx512, bit for bit the same, does all */
 
 struct record {
     uint32_t *id;
@@ -100,10 +104,10 @@ static void score_position(const float *logits, const struct record *t, struct s
     s->worst_slack = slack > s->worst_slack ? slack : s->worst_slack;
 }
 
-static struct score score_of(const char *backend, enum sl_dtype kv_dtype, uint32_t n_texts)
+static struct score score_of(const char *path, const char *backend, enum sl_dtype kv_dtype, uint32_t n_texts)
 {
     struct rig r;
-    struct rig_conf c = {model_path, backend, 2, 16, teacher.n_positions, teacher.n_positions / 16, kv_dtype};
+    struct rig_conf c = {path, backend, 2, 16, teacher.n_positions, teacher.n_positions / 16, kv_dtype};
     struct score s = {0};
     rig_open(&r, &c);
     SL_ASSERT(sl_model_conf(r.model)->n_vocab == teacher.n_vocab && n_texts <= 64);
@@ -137,7 +141,7 @@ static struct score score_of(const char *backend, enum sl_dtype kv_dtype, uint32
 static void reference_in_float32_picks_transformers_tokens(void **state)
 {
     (void)state;
-    struct score s = score_of("reference", SL_F32, teacher.n_texts);
+    struct score s = score_of(model_path, "reference", SL_F32, teacher.n_texts);
     assert_int_equal(s.n, teacher.n_texts * teacher.n_positions);
     assert_true(s.worst_slack <= TOP_SLACK);
     assert_true(s.kl < 1e-6);
@@ -146,17 +150,98 @@ static void reference_in_float32_picks_transformers_tokens(void **state)
 static void shipped_path_is_as_near_as_llama_cpp(void **state)
 {
     (void)state;
-    double limit = LLAMA_FACTOR * llama_kl_read();
+    double limit = fmin(MAX_KL_Q4_1, llama_kl_read());
     bool avx512 = rig_backend_available("avx512");
-    struct score portable = score_of("portable", SL_BF16, avx512 ? N_PORTABLE : teacher.n_texts);
+    struct score portable = score_of(model_path, "portable", SL_BF16, avx512 ? N_PORTABLE : teacher.n_texts);
     if (!avx512) {
         assert_true(portable.kl <= limit);
         return;
     }
-    struct score fast = score_of("avx512", SL_BF16, teacher.n_texts);
+    struct score fast = score_of(model_path, "avx512", SL_BF16, teacher.n_texts);
+    score_of(model_path, "avx512", SL_F16, teacher.n_texts);
+    score_of(model_path, "avx512", SL_F32, teacher.n_texts);
     print_message("limit %.4g\n", limit);
     assert_true(fast.kl <= limit);
     assert_memory_equal(fast.digest, portable.digest, N_PORTABLE * sizeof *fast.digest);
+}
+
+/* ---- perplexity ---- */
+
+struct text {
+    uint32_t window, n_tokens;
+    double mean_loss; /* of float32 */
+    int32_t *tokens;
+};
+
+static struct text text_read(void)
+{
+    struct text t = {0};
+    FILE *f = fopen(SL_TEST_DATA "/golden/model/smollm2_perplexity.txt", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "window %u mean_loss %lf tokens %u", &t.window, &t.mean_loss, &t.n_tokens), 3);
+    t.tokens = sl_xcalloc(t.n_tokens, sizeof *t.tokens);
+    for (uint32_t i = 0; i < t.n_tokens; i++)
+        assert_int_equal(fscanf(f, "%d", &t.tokens[i]), 1);
+    fclose(f);
+    return t;
+}
+
+static double loss_of(const float *logits, uint32_t n_vocab, int32_t token)
+{
+    double best = -INFINITY, total = 0;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        best = fmax(best, (double)logits[i]);
+    for (uint32_t i = 0; i < n_vocab; i++)
+        total += exp((double)logits[i] - best);
+    return best + log(total) - (double)logits[token];
+}
+
+/* The perplexity of the machine's fastest backend over that of float32. */
+static double perplexity_ratio(const char *path, enum sl_dtype kv_dtype)
+{
+    struct text t = text_read();
+    struct rig r;
+    struct rig_conf c = {path, "auto", 2, 16, t.window, (t.window + 15) / 16, kv_dtype};
+    rig_open(&r, &c);
+    uint32_t n_vocab = sl_model_conf(r.model)->n_vocab, n = 0, *pages = sl_xcalloc(c.n_pages, sizeof *pages),
+             *rows = sl_xcalloc(t.window, sizeof *rows);
+    for (uint32_t i = 0; i < c.n_pages; i++)
+        pages[i] = i;
+    for (uint32_t i = 0; i < t.window; i++)
+        rows[i] = i;
+    double loss = 0;
+    for (uint32_t first = 0; first < t.n_tokens; first += t.window) {
+        struct sl_batch_run run = {0, t.window, 0, pages, c.n_pages};
+        struct sl_batch b = {t.window, 1, t.window - 1, t.tokens + first, &run, rows};
+        sl_model_forward(r.model, r.kv, &b, r.logits, &r.progress);
+        for (uint32_t i = 0; i + 1 < t.window; i++, n++)
+            loss += loss_of(r.logits + (size_t)i * n_vocab, n_vocab, t.tokens[first + i + 1]);
+    }
+    double ratio = exp(loss / n - t.mean_loss);
+    print_message("KV %s: perplexity %.3f, of float32's %.3f: %+.3f %%\n", sl_dtype_name(kv_dtype),
+                  exp(loss / n), exp(t.mean_loss), 100 * (ratio - 1));
+    rig_close(&r);
+    sl_free(pages);
+    sl_free(rows);
+    sl_free(t.tokens);
+    return ratio;
+}
+
+static void perplexity_is_that_of_float32(void **state)
+{
+    (void)state;
+    assert_true(fabs(perplexity_ratio(model_path, SL_BF16) - 1) <= MAX_LOSS);
+}
+
+static void bf16_weights_are_near_float32(void **state)
+{
+    (void)state;
+    char *path = requantised_file(model_path, SL_BF16);
+    struct score s = score_of(path, "auto", SL_BF16, teacher.n_texts);
+    assert_true(s.kl < MAX_KL_BF16);
+    assert_true(fabs(perplexity_ratio(path, SL_BF16) - 1) <= MAX_LOSS);
+    unlink(path);
+    sl_free(path);
 }
 
 static char *find_model(void)
@@ -183,6 +268,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reference_in_float32_picks_transformers_tokens),
         cmocka_unit_test(shipped_path_is_as_near_as_llama_cpp),
+        cmocka_unit_test(perplexity_is_that_of_float32),
+        cmocka_unit_test(bf16_weights_are_near_float32),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_free(teacher.tokens);
