@@ -1,4 +1,5 @@
-/* common/model/arch_llama.c - Llama 1 to 3 and all that is built like it: Mistral's files say llama too.
+/* common/model/arch_llama.c - Llama 1 to 3 and all that is built like it: Mistral's files say llama too, some
+ * with a window.
  *
  * The converter reorders the rows of q and k so that neighbouring elements rotate. Llama 3.1's stretched
  * frequencies come as the tensor rope_freqs.weight. */
