@@ -8,17 +8,13 @@
  * are bounded too. */
 #include "common/base/mem.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/base/log.h"
 
-#define HUGE_PAGE_BYTES   ((size_t)2 << 20)
-#define SMALL_PAGE_BYTES  ((size_t)4096)
 #define ARENA_ALIGN       ((size_t)16)
 #define ARENA_FIRST_BYTES ((size_t)4096)
 #define ARENA_BLOCK_MAX   ((size_t)256 << 10)
@@ -26,7 +22,7 @@
 #ifdef SL_ALLOC_GUARD
 static _Thread_local const char *guard_phase;
 
-static void check_guard(size_t bytes)
+void sl_alloc_guard_check(size_t bytes)
 {
     if (!guard_phase)
         return;
@@ -44,7 +40,7 @@ void sl_alloc_guard_off(void)
     guard_phase = NULL;
 }
 #else
-static void check_guard(size_t bytes)
+void sl_alloc_guard_check(size_t bytes)
 {
     (void)bytes;
 }
@@ -77,7 +73,7 @@ static size_t checked_product(size_t n, size_t bytes)
 
 void *sl_try_alloc(size_t bytes)
 {
-    check_guard(bytes);
+    sl_alloc_guard_check(bytes);
     return malloc(bytes ? bytes : 1);
 }
 
@@ -92,7 +88,7 @@ void *sl_xalloc(size_t bytes)
 void *sl_xcalloc(size_t n, size_t bytes)
 {
     size_t total = checked_product(n, bytes);
-    check_guard(total);
+    sl_alloc_guard_check(total);
     void *p = calloc(total ? total : 1, 1);
     if (!p)
         die(total);
@@ -101,7 +97,7 @@ void *sl_xcalloc(size_t n, size_t bytes)
 
 void *sl_xrealloc(void *p, size_t bytes)
 {
-    check_guard(bytes);
+    sl_alloc_guard_check(bytes);
     void *q = realloc(p, bytes ? bytes : 1);
     if (!q)
         die(bytes);
@@ -154,75 +150,6 @@ void sl_free(void *p)
     free(p);
 }
 
-/* Rounded up to whole pages, huge ones from SL_HUGE_LEAST on; 0 when that overflows. */
-static size_t huge_size(size_t bytes)
-{
-    if (bytes == 0)
-        bytes = 1;
-    if (bytes < SL_HUGE_LEAST)
-        return (bytes + SMALL_PAGE_BYTES - 1) & ~(SMALL_PAGE_BYTES - 1);
-    if (bytes > SIZE_MAX - 2 * HUGE_PAGE_BYTES)
-        return 0;
-    return (bytes + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1);
-}
-
-static bool touch_all(char *p, size_t size)
-{
-#ifdef MADV_POPULATE_WRITE
-    if (madvise(p, size, MADV_POPULATE_WRITE) == 0)
-        return true;
-    if (errno != EINVAL) /* EINVAL: a kernel before 5.14 */
-        return false;
-#endif
-    for (size_t i = 0; i < size; i += SMALL_PAGE_BYTES)
-        *(volatile char *)(p + i) = 0;
-    return true;
-}
-
-static void *map_small(size_t size)
-{
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
-static void *map_huge(size_t size)
-{
-    /* one huge page more than needed, then the ends that are not aligned are given back */
-    char *raw = mmap(NULL, size + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED)
-        return NULL;
-    size_t head = (HUGE_PAGE_BYTES - (uintptr_t)raw % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
-    char *p = raw + head;
-    if (head)
-        munmap(raw, head);
-    munmap(p + size, HUGE_PAGE_BYTES - head);
-    madvise(p, size, MADV_HUGEPAGE); /* a wish: without it the memory is only slower */
-    return p;
-}
-
-void *sl_huge_alloc(size_t bytes, bool prefault)
-{
-    check_guard(bytes);
-    size_t size = huge_size(bytes);
-    if (size == 0)
-        return NULL;
-    void *p = bytes < SL_HUGE_LEAST ? map_small(size) : map_huge(size);
-    if (!p)
-        return NULL;
-    if (prefault && !touch_all(p, size)) {
-        munmap(p, size);
-        return NULL;
-    }
-    return p;
-}
-
-void sl_huge_free(void *p, size_t bytes)
-{
-    if (p)
-        munmap(p, huge_size(bytes));
-}
-
 struct arena_block {
     struct arena_block *next;
     size_t used, size; /* of the bytes behind this header */
@@ -266,7 +193,7 @@ static struct arena_block *block_new(size_t size)
 {
     if (size > SIZE_MAX - BLOCK_HEADER)
         return NULL;
-    check_guard(size);
+    sl_alloc_guard_check(size);
     struct arena_block *b = calloc(1, BLOCK_HEADER + size);
     if (b)
         b->size = size;

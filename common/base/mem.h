@@ -26,13 +26,15 @@ char *sl_xasprintf(const char *fmt, ...) SL_PRINTF(1, 2);
 void *sl_try_alloc(size_t bytes);
 void sl_free(void *p); /* takes NULL */
 
-/* Anonymous zeroed memory in huge pages where the kernel gives them (madvise), 2 MiB aligned; less than
- * SL_HUGE_LEAST in small ones, page aligned: a huge page for each vector of a model would take more than its
- * matrices. NULL when there is none. Give back with the same size. prefault touches every page now (first
- * touch is slow, see operations.md). */
-#define SL_HUGE_LEAST ((size_t)128 << 10)
+/* Anonymous zeroed memory in huge pages where the kernel gives them (madvise), aligned to a page. NULL when
+ * there is none. Give back with the same size. prefault touches every page now: the first touch is slow. Any
+ * thread. */
 void *sl_huge_alloc(size_t bytes, bool prefault);
 void sl_huge_free(void *p, size_t bytes);
+/* Touches every page of a part of a piece, whatever it holds; false when there is no memory for it. */
+SL_MUST_CHECK bool sl_huge_touch(void *p, size_t bytes);
+/* Bytes of all pieces of this process. */
+size_t sl_huge_total(void);
 
 struct sl_arena; /* opaque */
 /* max_bytes bounds the sum of all allocations. */
@@ -43,6 +45,7 @@ char *sl_arena_strndup(struct sl_arena *a, const char *s, size_t n); /* NULL pas
 
 void sl_alloc_guard_on(const char *phase);
 void sl_alloc_guard_off(void);
+void sl_alloc_guard_check(size_t bytes); /* aborts while the guard is on: for allocators */
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,9 @@
 /* Room for the partial results of split tiles, 4 MiB: 40 tokens of 9 heads over 44 segments at head_dim 64.
  */
 #define PARTIAL_FLOATS ((size_t)1 << 20)
+#define TOUCH_BYTES                                                                                          \
+    ((size_t)16 << 20) /* of an item of the pool: the kernel zeroes it in some milliseconds                  \
+                        */
 
 /* Between the forms of a batch's activations, which begin on cache lines. */
 #define ACTS_SLACK ((size_t)4096)
@@ -57,10 +60,36 @@ void sl_cpu_close(struct sl_dev *d)
     sl_free(d);
 }
 
+struct touch_job {
+    uint8_t *p;
+    size_t bytes;
+    _Atomic int failed;
+};
+
+static void touch_part(void *arg, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    struct touch_job *j = arg;
+    size_t at = item * TOUCH_BYTES, n = j->bytes - at < TOUCH_BYTES ? j->bytes - at : TOUCH_BYTES;
+    if (!sl_huge_touch(j->p + at, n))
+        j->failed = 1;
+}
+
+void *sl_cpu_touched_alloc(struct sl_dev *d, size_t bytes)
+{
+    struct touch_job j = {.p = sl_huge_alloc(bytes, false), .bytes = bytes};
+    if (!j.p || bytes / TOUCH_BYTES >= SL_CPU_POOL_MAX_ITEMS)
+        return j.p;
+    sl_cpu_pool_run(d->pool, (uint32_t)((bytes + TOUCH_BYTES - 1) / TOUCH_BYTES), touch_part, &j);
+    if (!j.failed)
+        return j.p;
+    sl_huge_free(j.p, bytes);
+    return NULL;
+}
+
 void *sl_cpu_buf_alloc(struct sl_dev *d, size_t bytes)
 {
-    (void)d;
-    return sl_huge_alloc(bytes ? bytes : 1, true);
+    return sl_cpu_touched_alloc(d, bytes ? bytes : 1);
 }
 
 void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes)
@@ -90,7 +119,7 @@ enum sl_err sl_cpu_fit_acts(struct sl_dev *d, uint32_t n_cols, size_t row_bytes)
 {
     size_t bytes = ((size_t)d->max_rows + SL_CHUNK_ROWS) * row_bytes + ACTS_SLACK;
     if (bytes > d->acts_bytes) {
-        uint8_t *p = sl_huge_alloc(bytes, true);
+        uint8_t *p = sl_cpu_touched_alloc(d, bytes);
         if (!p)
             return SL_ENOMEM;
         sl_huge_free(d->acts, d->acts_bytes);

@@ -324,6 +324,8 @@ static inline size_t sl_cpu_row_floats(uint32_t n)
 enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa *isa, struct sl_dev **out,
                         struct sl_why *why);
 void sl_cpu_close(struct sl_dev *d);
+/* Huge memory whose pages are touched by all threads. */
+void *sl_cpu_touched_alloc(struct sl_dev *d, size_t bytes);
 void *sl_cpu_buf_alloc(struct sl_dev *d, size_t bytes);
 void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes);
 void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes);

@@ -21,7 +21,7 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     if (page_bytes > SIZE_MAX / n_pages)
         return sl_why_set(why, SL_ENOMEM, "%u pages of %zu bytes are more than this machine can address.",
                           n_pages, page_bytes);
-    uint8_t *base = sl_huge_alloc(page_bytes * n_pages, true);
+    uint8_t *base = sl_cpu_touched_alloc(d, page_bytes * n_pages);
     if (!base || sl_cpu_fit_attention(d, g->head_dim) != SL_OK) {
         sl_huge_free(base, page_bytes * n_pages);
         return sl_why_set(why, SL_ENOMEM,

@@ -81,19 +81,50 @@ static void product_overflow_dies_with_a_line(void **state)
 static void huge_memory_is_aligned_zero_and_writable(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1,      4096, SL_HUGE_LEAST - 1, SL_HUGE_LEAST, 2 << 20, (2 << 20) + 1,
-                                   5 << 20};
+    static const size_t sizes[] = {1, 4096, 100000, 2 << 20, (2 << 20) + 1, 5 << 20};
     for (size_t i = 0; i < SL_COUNTOF(sizes); i++)
         for (int prefault = 0; prefault < 2; prefault++) {
             unsigned char *p = sl_huge_alloc(sizes[i], prefault);
             assert_non_null(p);
-            assert_int_equal((uintptr_t)p % (sizes[i] < SL_HUGE_LEAST ? 4096 : 2 << 20), 0);
+            assert_int_equal((uintptr_t)p % 4096, 0);
             assert_int_equal(p[0], 0);
             assert_int_equal(p[sizes[i] - 1], 0);
             memset(p, 0xa5, sizes[i]);
             sl_huge_free(p, sizes[i]);
         }
     sl_huge_free(NULL, 4096);
+}
+
+/* As a model allocates: hundreds of pieces of all sizes, freed in another order. */
+static void huge_pieces_are_apart_zero_and_counted(void **state)
+{
+    (void)state;
+    enum { N = 300 };
+    static unsigned char *p[N];
+    static size_t bytes[N];
+    size_t before = sl_huge_total(), sum = 0;
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < N; i++) {
+            bytes[i] = (i * i * 7919 + (size_t)round * 4099) % (i % 50 ? 300000 : 9 << 20) + 1;
+            sum += bytes[i];
+            p[i] = sl_huge_alloc(bytes[i], i % 2);
+            assert_non_null(p[i]);
+            for (size_t k = 0; k < bytes[i]; k += 4093)
+                assert_int_equal(p[i][k], 0);
+            memset(p[i], (int)i, bytes[i]);
+        }
+        assert_true(sl_huge_total() - before >= sum && sl_huge_total() - before < sum + N * 8192);
+        for (size_t i = 0; i < N; i++) {
+            size_t at = i * 7 % N; /* 7 and N have no common factor */
+            assert_int_equal(p[at][0], at & 255);
+            assert_int_equal(p[at][bytes[at] - 1], at & 255);
+            assert_true(sl_huge_touch(p[at], bytes[at]));
+            assert_int_equal(p[at][bytes[at] - 1], at & 255);
+            sl_huge_free(p[at], bytes[at]);
+            sum -= bytes[at];
+        }
+        assert_int_equal(sl_huge_total(), before);
+    }
 }
 
 static void huge_impossible_size_is_null(void **state)
@@ -242,6 +273,7 @@ int main(void)
         cmocka_unit_test(strings_are_copied_and_cut),
         cmocka_unit_test(product_overflow_dies_with_a_line),
         cmocka_unit_test(huge_memory_is_aligned_zero_and_writable),
+        cmocka_unit_test(huge_pieces_are_apart_zero_and_counted),
         cmocka_unit_test(huge_impossible_size_is_null),
         cmocka_unit_test(arena_pieces_are_zero_aligned_and_apart),
         cmocka_unit_test(arena_past_its_maximum_is_null_and_stays_usable),
