@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/memory_info.h"
 #include "common/base/thread.h"
 
 /* Of logits at a time; a head's matrix is read once per group of rows, which costs little beside that. */
@@ -50,6 +51,7 @@ struct sl_device {
     double cost_doubt; /* relative */
     char *cache_dir;   /* NULL = no cache */
     struct sl_cost_key cost_key;
+    struct sl_engine_memory memory;
 };
 
 static enum sl_err open_kv(struct sl_device *d)
@@ -119,8 +121,23 @@ static uint32_t logit_rows(uint32_t n_vocab, uint32_t max_outs)
     return n < max_outs ? n : max_outs;
 }
 
+static void count_memory(struct sl_device *d, size_t before)
+{
+    struct sl_kv_geometry g = sl_model_kv_geometry(d->model);
+    struct sl_engine_memory *m = &d->memory;
+    m->weights = sl_model_weight_bytes(d->model);
+    m->kv = sl_kv_page_bytes(&g) * d->n_pages;
+    uint64_t all = sl_huge_total() - before;
+    m->scratch = all > m->weights + m->kv ? all - m->weights - m->kv : 0;
+    SL_INFO("memory of the engine mb=%llu weights_mb=%llu kv_mb=%llu scratch_mb=%llu resident_mb=%llu",
+            (unsigned long long)(all / 1000000), (unsigned long long)(m->weights / 1000000),
+            (unsigned long long)(m->kv / 1000000), (unsigned long long)(m->scratch / 1000000),
+            (unsigned long long)(sl_memory_resident() / 1000000));
+}
+
 static enum sl_err open_all(struct sl_device *d)
 {
+    size_t memory_before = sl_huge_total();
     const struct sl_engine_conf *c = d->conf;
     uint64_t start = sl_now_ns(), at = start;
     enum sl_err err = sl_backend_find(c->backend ? c->backend : "auto", &d->ops, &d->why);
@@ -141,6 +158,8 @@ static enum sl_err open_all(struct sl_device *d)
                                .max_rows = d->max_rows,
                                .n_threads = c->n_threads,
                                .cache_dir = c->cache_dir,
+                               .other_bytes = c->kv_memory_bytes,
+                               .available_bytes = sl_memory_available(),
                                .progress = c->progress,
                                .progress_arg = c->progress_arg};
     if ((err = sl_model_open(&mo, &d->model, &d->why)) != SL_OK)
@@ -161,6 +180,7 @@ static enum sl_err open_all(struct sl_device *d)
     double numerics_ms = sl_lap_ms(&at);
     profile(d);
     tell_times(d, start, kv_ms, numerics_ms, sl_lap_ms(&at));
+    count_memory(d, memory_before);
     sl_model_save_packed(d->model);
     return SL_OK;
 }
@@ -314,6 +334,11 @@ uint64_t sl_device_numerics_id(const struct sl_device *d)
 void *sl_device_page_base(const struct sl_device *d)
 {
     return d->ops->kv_host_base(d->kv);
+}
+
+const struct sl_engine_memory *sl_device_memory(const struct sl_device *d)
+{
+    return &d->memory;
 }
 
 const char *sl_device_backend(const struct sl_device *d)

@@ -191,6 +191,11 @@ void *sl_engine_page_base(struct sl_engine *e)
     return sl_device_page_base(e->dev);
 }
 
+const struct sl_engine_memory *sl_engine_memory(const struct sl_engine *e)
+{
+    return sl_device_memory(e->dev);
+}
+
 const char *sl_engine_backend(const struct sl_engine *e)
 {
     return sl_device_backend(e->dev);

@@ -166,6 +166,12 @@ struct sl_engine_stats {
     uint64_t drafted_tokens, accepted_tokens; /* see struct sl_seq_view */
     double busy_ms, predicted_ms, actual_ms;  /* sums over steps: the prediction error */
 };
+/* Memory that was taken at open, in bytes. */
+struct sl_engine_memory {
+    uint64_t weights, kv;
+    uint64_t scratch; /* activations, logits, what ops need */
+};
+const struct sl_engine_memory *sl_engine_memory(const struct sl_engine *e);
 void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out);
 /* The n newest chain hashes of the prefix cache, newest first; returns how many. */
 size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t n);

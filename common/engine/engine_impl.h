@@ -89,6 +89,7 @@ uint32_t sl_device_n_pages(const struct sl_device *d);
 uint64_t sl_device_numerics_id(const struct sl_device *d);
 void *sl_device_page_base(const struct sl_device *d);
 const char *sl_device_backend(const struct sl_device *d);
+const struct sl_engine_memory *sl_device_memory(const struct sl_device *d);
 /* Measured or guessed at open, and the relative doubt in it. */
 const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d, double *doubt);
 /* Keeps what was learnt for the next start, when there is a cache. */

@@ -7,6 +7,10 @@
 #include "common/model/model_impl.h"
 #include <string.h>
 
+/* What a process takes besides weights, KV and the rows of a batch: activations of a slice, attention, code,
+ * stacks. */
+#define SCRATCH_BYTES (UINT64_C(128) << 20)
+
 static enum sl_err buffer_alloc(struct sl_model *m, struct sl_vector *v, uint64_t n_rows, uint64_t n_cols,
                                 const char *what, struct sl_why *why)
 {
@@ -61,6 +65,25 @@ static void rope_factors_own(struct sl_model *m)
     a->rope_factors = m->rope_factors;
 }
 
+/* Before anything is taken: memory that is promised and not there ends in the kernel killing somebody.
+ * Weights are about as large packed as in the file. */
+static enum sl_err check_fits(const struct sl_model_open *o, const struct sl_model_file *f,
+                              const struct sl_model_conf *c, struct sl_why *why)
+{
+    uint64_t weights = 0, scratch = SCRATCH_BYTES + (uint64_t)o->max_rows * c->d_model * sizeof(float);
+    for (size_t i = 0; i < sl_model_file_n_tensors(f); i++)
+        weights += sl_model_file_tensor_at(f, i)->bytes;
+    uint64_t all = weights + o->other_bytes + scratch;
+    if (o->available_bytes == 0 || all <= o->available_bytes)
+        return SL_OK;
+    return sl_why_set(why, SL_ETOOBIG,
+                      "%s needs about %llu MiB (weights %llu, kv_memory %llu, scratch %llu), and there "
+                      "are %llu MiB to have; lower kv_memory or max_batch_tokens, or take a smaller model",
+                      sl_model_file_path(f), (unsigned long long)(all >> 20),
+                      (unsigned long long)(weights >> 20), (unsigned long long)(o->other_bytes >> 20),
+                      (unsigned long long)(scratch >> 20), (unsigned long long)(o->available_bytes >> 20));
+}
+
 enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, struct sl_why *why)
 {
     SL_ASSERT(o->max_rows > 0 && o->page_tokens > 0);
@@ -79,6 +102,8 @@ enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, 
     scratch_alloc(m);
     m->cache_dir = o->cache_dir ? sl_xstrdup(o->cache_dir) : NULL;
     if ((e = sl_model_conf_read(f, &m->conf, why)) != SL_OK)
+        goto close_file;
+    if ((e = check_fits(o, f, &m->conf, why)) != SL_OK)
         goto close_file;
     m->times.file_ms = sl_lap_ms(&at);
     m->conf.digest = sl_model_digest(f, &m->conf, o->n_threads, o->cache_dir);

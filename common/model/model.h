@@ -20,17 +20,18 @@ struct sl_model_open {
     struct sl_dev *dev;               /* borrowed, outlives the model */
     enum sl_dtype kv_dtype;
     uint32_t page_tokens;
-    uint32_t max_rows;     /* most rows of one batch: sizes the activations */
-    unsigned n_threads;    /* that load; 0 = 1 */
-    const char *cache_dir; /* see engine.h; NULL = no cache */
+    uint32_t max_rows;        /* most rows of one batch: sizes the activations */
+    unsigned n_threads;       /* that load; 0 = 1 */
+    const char *cache_dir;    /* see engine.h; NULL = no cache */
+    uint64_t other_bytes;     /* what else the caller will take: KV pages */
+    uint64_t available_bytes; /* what there is for all of it; 0 = unknown */
     /* Called with 0..100 while weights are packed; may be NULL. */
     void (*progress)(void *arg, unsigned percent);
     void *progress_arg;
 };
 
-/* Maps, checks and packs. Errors as sl_model_conf_read() and sl_model_file_open(); SL_ENOMEM with numbers in
- * why.
- */
+/* Maps, checks and packs. Errors as sl_model_conf_read() and sl_model_file_open(); SL_ENOMEM, and
+ * SL_ETOOBIG when it cannot fit, with numbers in why. */
 SL_MUST_CHECK enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out,
                                         struct sl_why *why);
 void sl_model_close(struct sl_model *m); /* takes NULL */

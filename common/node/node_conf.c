@@ -11,6 +11,7 @@
 #include "common/base/cache_dir.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/memory_info.h"
 #include "common/base/thread.h"
 #include "common/sched/speculate.h"
 #include "common/wire/wire_msg.h"
@@ -158,22 +159,6 @@ static bool name_is_valid(const char *name)
     return true;
 }
 
-/* Memory that could be taken now, 0 = unknown. More would end in the kernel killing somebody, not in an
- * error. */
-static uint64_t available_bytes(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    unsigned long long kib = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    }
-    if (f)
-        fclose(f);
-    return (uint64_t)kib << 10;
-}
-
 enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struct sl_node_conf *c,
                               struct sl_why *why)
 {
@@ -199,7 +184,7 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
                           strerror(errno));
     if (c->routers.n == 0)
         return sl_why_set(why, SL_ECONFIG, "routers is empty; name at least one, as tcp://HOST:PORT");
-    uint64_t available = available_bytes();
+    uint64_t available = sl_memory_available();
     if (available && c->kv_memory_bytes > available)
         return sl_why_set(
             why, SL_ECONFIG, "kv_memory is %llu MiB and this machine has %llu MiB to give; set less",

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/memory_info.h"
 #include "common/node/node_leg.h"
 
 #define MAX_LINKS         64u
@@ -151,6 +152,7 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
     struct sl_engine_stats s;
     sl_engine_stats(n->engine, &s);
     const struct sl_node_counters *c = &n->counters;
+    const struct sl_engine_memory *memory = sl_engine_memory(n->engine);
     const struct {
         const char *name;
         double value;
@@ -159,6 +161,10 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
         {"pages_free", s.free_pages},
         {"pages_evictable", s.evictable_pages},
         {"pages_cached", s.cached_pages},
+        {"memory_weights_bytes", (double)memory->weights},
+        {"memory_kv_bytes", (double)memory->kv},
+        {"memory_scratch_bytes", (double)memory->scratch},
+        {"memory_resident_bytes", (double)sl_memory_resident()},
         {"sequences_waiting", s.waiting},
         {"sequences_running", s.running},
         {"decode_rows", s.decode_rows},

@@ -223,6 +223,12 @@ const struct sl_model_times *sl_model_times(const struct sl_model *m)
     return &none;
 }
 
+size_t sl_model_weight_bytes(const struct sl_model *m)
+{
+    (void)m;
+    return 0;
+}
+
 void sl_model_save_packed(struct sl_model *m)
 {
     (void)m;

@@ -436,6 +436,37 @@ static void model_with_a_bad_file_does_not_open(void **state)
     ops->close(dev);
 }
 
+static void model_that_cannot_fit_is_refused_with_numbers(void **state)
+{
+    (void)state;
+    const struct sl_backend_ops *ops;
+    struct sl_dev *dev;
+    struct sl_model *model = NULL;
+    struct sl_why why = {{0}};
+    struct sl_make_model m = tiny();
+    char *path = rig_model_file(&m);
+    assert_int_equal(sl_backend_find("reference", &ops, &why), SL_OK);
+    assert_int_equal(ops->open(&(struct sl_dev_conf){.n_threads = 1, .max_rows = 4}, &dev, &why), SL_OK);
+    struct sl_model_open o = {.path = path,
+                              .ops = ops,
+                              .dev = dev,
+                              .kv_dtype = SL_F16,
+                              .page_tokens = 16,
+                              .max_rows = 4,
+                              .other_bytes = (uint64_t)5000 << 20,
+                              .available_bytes = (uint64_t)5001 << 20};
+    assert_int_equal(sl_model_open(&o, &model, &why), SL_ETOOBIG);
+    assert_non_null(strstr(why.text, "kv_memory 5000"));
+    assert_non_null(strstr(why.text, "5001 MiB"));
+    assert_non_null(strstr(why.text, "lower kv_memory"));
+    o.available_bytes = (uint64_t)6000 << 20;
+    assert_int_equal(sl_model_open(&o, &model, &why), SL_OK);
+    sl_model_close(model);
+    unlink(path);
+    sl_free(path);
+    ops->close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +485,7 @@ int main(void)
         cmocka_unit_test(gemma3_with_capped_logits_is_refused),
         cmocka_unit_test(digest_follows_weights_and_vocabulary_only),
         cmocka_unit_test(model_with_a_bad_file_does_not_open),
+        cmocka_unit_test(model_that_cannot_fit_is_refused_with_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

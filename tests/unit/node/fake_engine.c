@@ -196,6 +196,13 @@ size_t sl_engine_poll(struct sl_engine *e, struct sl_engine_event *out, size_t m
     *out = e->event;
     return 1;
 }
+const struct sl_engine_memory *sl_engine_memory(const struct sl_engine *e)
+{
+    static const struct sl_engine_memory none;
+    (void)e;
+    return &none;
+}
+
 void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
 {
     (void)e;
