@@ -71,11 +71,11 @@ static void put_codes(uint32_t bits, const uint8_t *codes, uint32_t col, uint8_t
     uint32_t h = col / 16, c = col % 16;
     if (bits == 8) {
         for (uint32_t s = 0; s < 8; s++)
-            memcpy(packed + h * 512 + s * 64 + c * 4, codes + 4 * s, 4);
+            memcpy(packed + s * 128 + h * 64 + c * 4, codes + 4 * s, 4);
         return;
     }
     for (uint32_t e = 0; e < 16; e++)
-        packed[h * 256 + e / 4 * 64 + c * 4 + e % 4] = (uint8_t)((codes[e] & 15) | (codes[16 + e] & 15) << 4);
+        packed[e / 4 * 128 + h * 64 + c * 4 + e % 4] = (uint8_t)((codes[e] & 15) | (codes[16 + e] & 15) << 4);
     packed += 512;
     if (bits == 5)
         for (uint32_t e = 0; e < 32; e++)
@@ -90,11 +90,11 @@ static void take_codes(uint32_t bits, const uint8_t *packed, uint32_t col, uint8
     uint32_t h = col / 16, c = col % 16;
     if (bits == 8) {
         for (uint32_t s = 0; s < 8; s++)
-            memcpy(codes + 4 * s, packed + h * 512 + s * 64 + c * 4, 4);
+            memcpy(codes + 4 * s, packed + s * 128 + h * 64 + c * 4, 4);
         return;
     }
     for (uint32_t e = 0; e < 16; e++) {
-        uint8_t both = packed[h * 256 + e / 4 * 64 + c * 4 + e % 4];
+        uint8_t both = packed[e / 4 * 128 + h * 64 + c * 4 + e % 4];
         codes[e] = both & 15;
         codes[16 + e] = both >> 4;
     }

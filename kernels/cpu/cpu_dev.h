@@ -19,21 +19,27 @@
 #define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
 
 /* Raise when a layout, or what a type is packed as, changes: images are kept on disk. */
-#define SL_PACK_VERSION 2u
+#define SL_PACK_VERSION 3u
 
-/* Rows [first_row, first_row + n_rows) of a packed matrix, all of one type, in panels of SL_PANEL rows (the
- * output columns of a product), zero rows behind the last.
+/* Rows [first_row, first_row + n_rows) of a packed matrix, all of one type, in panels of SL_PANEL rows
+ * (the output columns of a product), zero rows behind the last.
  *
  * F32, F16  [panel][n_cols][32] elements
  * BF16      [panel][n_cols / 2 rounded up][32][2]
- * quantised [panel] blocks of SL_QBLOCK columns; those of a K type in eights behind a head (struct sl_form).
- * A column's codes are unsigned, x = d * (code - zero) or x = d * code + m. A block is codes     of 4, 5, 6
- * bits: low four bits [2][4][16][4]: byte (half h, quad s, column 16 h + c, j) has element 4 s + j in its low
- * and 16 + 4 s + j in its high nibble; fifth bits [2][16][4]: bit s of byte (h, c, j) is that of element 4 s
- * + j; or fifth and sixth bits [2][2][16][4]: bits 2 s of byte (h, g, c, j) are those of element 16 g + 4 s +
- * j of 8 bits [2][8][16][4]: byte (h, s, c, j) is element 4 s + j scales    f16 d[32], then where the type
- * has it f16 m[32]; Q4_K, Q5_K: uint8 sc[32], mn[32], with f16 d[32], dmin[32] in the head: d * sc, -(dmin *
- * mn) Q6_K: int8 sc[2][32] of elements 0 to 15 and 16 to 31, with f16 d[32] in the head: d * sc */
+ * quantised [panel] blocks of SL_QBLOCK columns; a K type's in eights behind a head (struct sl_form).
+ *           x = d * (code - zero) or x = d * code + m, codes unsigned. A block is its codes, then scales:
+ *
+ * Codes of 8 bits      [8][2][16][4]: byte (quad s, half h, c, j) is element 4 s + j of column 16 h + c
+ * Codes of 4, 5, 6     [4][2][16][4]: the low nibble of byte (s, h, c, j) is of element 4 s + j, the high
+ *                      one of 16 + 4 s + j; behind them
+ *   the fifth bits     [2][16][4]: bit s of byte (h, c, j) is of element 4 s + j
+ *   or fifth and sixth [2][2][16][4]: bits 2 s of byte (h, g, c, j) are of element 16 g + 4 s + j
+ * Quads come before halves: one row reads both halves of a quad at a time, in rising addresses, which the
+ * hardware's prefetching likes best.
+ *
+ * Scales  f16 d[32], then f16 m[32] where the type has it
+ * Q4_K, Q5_K  uint8 sc[32], mn[32]; head: f16 d[32], dmin[32]. A block's d is d * sc, its m -(dmin * mn)
+ * Q6_K        int8 sc[2][32] of elements 0 to 15 and 16 to 31; head: f16 d[32]. d is d * sc */
 struct sl_segment {
     enum sl_dtype type;
     uint32_t first_row, n_rows, n_cols;

@@ -65,14 +65,14 @@ INLINE __m256i bits_of(__m256i bytes, uint32_t shift, int mask)
 INLINE __m256i low_of(uint32_t bits, const uint8_t *block, uint32_t v, uint32_t s)
 {
     if (bits == 8)
-        return bits_of(bytes_at(block + v / 2 * 512 + s * 64 + v % 2 * 32), 0, 15);
-    return bits_of(bytes_at(block + v / 2 * 256 + s % 4 * 64 + v % 2 * 32), s / 4 * 4, 15);
+        return bits_of(bytes_at(block + s * 128 + v * 32), 0, 15);
+    return bits_of(bytes_at(block + s % 4 * 128 + v * 32), s / 4 * 4, 15);
 }
 
 INLINE __m256i high_of(uint32_t bits, const uint8_t *block, uint32_t v, uint32_t s)
 {
     if (bits == 8)
-        return bits_of(bytes_at(block + v / 2 * 512 + s * 64 + v % 2 * 32), 4, 15);
+        return bits_of(bytes_at(block + s * 128 + v * 32), 4, 15);
     if (bits == 5)
         return bits_of(bytes_at(block + 512 + v / 2 * 64 + v % 2 * 32), s, 1);
     return bits_of(bytes_at(block + 512 + v / 2 * 128 + s / 4 * 64 + v % 2 * 32), s % 4 * 2, 3);

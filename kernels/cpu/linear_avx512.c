@@ -10,6 +10,10 @@
  * beside the dot products is the work in float32 per block: two FMA-class operations in each half of a row,
  * three where there is a minimum.
  *
+ * One row waits for memory, and there the hardware's own prefetching does best when it sees one stream in
+ * rising addresses from few instructions: a loop over quads that is not unrolled, without prefetches. With
+ * more rows weights are prefetched into L2 and then L1.
+ *
  * Float types: the sums of TILE rows x 32 columns stay in registers over all of K.
  *
  * The order of the sums: struct sl_cpu_isa (cpu_dev.h). */
@@ -17,14 +21,17 @@
 
 #include "kernels/cpu/isa_avx512.h"
 
-#define TILE           8u   /* rows of float types */
-#define FEW            4u   /* most rows of quantised types whose sums are kept in registers */
-#define PREFETCH_AHEAD 8192 /* bytes */
-#define INLINE         static inline __attribute__((always_inline))
+#define TILE     8u   /* rows of float types */
+#define FEW      4u   /* most rows of quantised types whose sums are kept in registers */
+#define AHEAD_L2 8192 /* bytes prefetched into L2: memory's latency at the rate of a streaming thread */
+#define AHEAD_L1 2048
+#define INLINE   static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define ROLLED _Pragma("GCC unroll 1")
 #endif
 
 /* Adds bias and what is there, and stores the 16 columns of half h that exist. */
@@ -76,10 +83,10 @@ INLINE void load_codes(uint32_t bits, const uint8_t *p, struct block *b)
         __m512i *codes = b->codes[h];
         UNROLL
         for (int s = 0; s < 8 && bits == 8; s++)
-            codes[s] = load_vector(p + h * 512 + s * 64);
+            codes[s] = load_vector(p + s * 128 + h * 64);
         UNROLL
         for (int s = 0; s < 4 && bits < 8; s++) {
-            __m512i both = load_vector(p + h * 256 + s * 64);
+            __m512i both = load_vector(p + s * 128 + h * 64);
             codes[s] = _mm512_and_si512(both, low);
             codes[s + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
         }
@@ -150,25 +157,16 @@ INLINE __m512i start_of(enum sl_dtype type, const struct sl_qblock *x, int part)
     }
 }
 
-/* acc[h] += block times one row's block. */
-INLINE void add_block(enum sl_dtype type, const struct block *b, const struct sl_qblock *x, __m512 acc[2])
+/* acc[h] += the block's scales times t[part][h], the sums of products with one row's block. */
+INLINE void add_sums(enum sl_dtype type, const struct block *b, const struct sl_qblock *x, __m512i t[2][2],
+                     __m512 acc[2])
 {
-    const int two_parts = type == SL_Q6_K, k_min = type == SL_Q4_K || type == SL_Q5_K;
-    __m512i t[2][2]; /* [part][half] */
-    t[0][0] = t[0][1] = start_of(type, x, 0);
-    t[1][0] = t[1][1] = start_of(type, x, 1);
-    UNROLL
-    for (int s = 0; s < 8; s++) {
-        __m512i q = quad_at(x->q + 4 * s);
-        __m512i *sum = t[two_parts ? s / 4 : 0];
-        sum[0] = _mm512_dpbusd_epi32(sum[0], b->codes[0][s], q);
-        sum[1] = _mm512_dpbusd_epi32(sum[1], b->codes[1][s], q);
-    }
+    const int k_min = type == SL_Q4_K || type == SL_Q5_K;
     __m512 scale = _mm512_set1_ps(x->scale), sum = _mm512_set1_ps(x->scaled_sum);
     UNROLL
     for (int h = 0; h < 2; h++) {
         __m512 first = _mm512_cvtepi32_ps(t[0][h]);
-        if (two_parts) {
+        if (type == SL_Q6_K) {
             __m512 both =
                 _mm512_fmadd_ps(b->d1[h], _mm512_cvtepi32_ps(t[1][h]), _mm512_mul_ps(b->d[h], first));
             acc[h] = _mm512_fmadd_ps(scale, both, acc[h]);
@@ -182,12 +180,75 @@ INLINE void add_block(enum sl_dtype type, const struct block *b, const struct sl
     }
 }
 
+INLINE void add_block(enum sl_dtype type, const struct block *b, const struct sl_qblock *x, __m512 acc[2])
+{
+    __m512i t[2][2];
+    t[0][0] = t[0][1] = start_of(type, x, 0);
+    t[1][0] = t[1][1] = start_of(type, x, 1);
+    UNROLL
+    for (int s = 0; s < 8; s++) {
+        __m512i q = quad_at(x->q + 4 * s);
+        __m512i *sum = t[type == SL_Q6_K ? s / 4 : 0];
+        sum[0] = _mm512_dpbusd_epi32(sum[0], b->codes[0][s], q);
+        sum[1] = _mm512_dpbusd_epi32(sum[1], b->codes[1][s], q);
+    }
+    add_sums(type, b, x, t, acc);
+}
+
+/* t[nibble][half] += the products of quad s: of its bytes, or of its low and its high nibbles. */
+INLINE void add_quad(uint32_t bits, const uint8_t *codes, const struct sl_qblock *x, int s, __m512i t[2][2])
+{
+    const __m512i low = _mm512_set1_epi8(15), q = quad_at(x->q + 4 * s);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512i w = load_vector(codes + s * 128 + h * 64);
+        if (bits == 8) {
+            t[0][h] = _mm512_dpbusd_epi32(t[0][h], w, q);
+            continue;
+        }
+        __m512i high = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+        t[0][h] = _mm512_dpbusd_epi32(t[0][h], _mm512_and_si512(w, low), q);
+        t[1][h] = _mm512_dpbusd_epi32(t[1][h], high, quad_at(x->q + 16 + 4 * s));
+    }
+}
+
+/* Of types of 4 and 8 bits. */
+INLINE void one_row(enum sl_dtype type, const struct sl_segment *w, uint32_t p, const struct sl_acts *x,
+                    uint32_t r, const struct sl_store *to)
+{
+    const struct sl_form f = sl_form_of(type);
+    const int quads = f.code_bits == 8 ? 8 : 4;
+    const uint8_t *head = w->data + p * w->panel_bytes;
+    const struct sl_qblock *q = sl_acts_block(x, r, 0);
+    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (uint32_t g = w->n_cols / SL_QBLOCK / f.n_blocks; g > 0; g--, head += sl_form_bytes(&f)) {
+        const uint8_t *at = head + f.head;
+        for (uint32_t i = 0; i < f.n_blocks; i++, at += f.codes + f.scales, q += x->group) {
+            __m512i t[2][2];
+            t[0][0] = t[0][1] = start_of(type, q, 0);
+            t[1][0] = t[1][1] = _mm512_setzero_si512();
+            ROLLED
+            for (int s = 0; s < quads; s++)
+                add_quad(f.code_bits, at, q, s, t);
+            t[0][0] = _mm512_add_epi32(t[0][0], t[1][0]);
+            t[0][1] = _mm512_add_epi32(t[0][1], t[1][1]);
+            struct block b;
+            load_scales(type, head, at + f.codes, &b);
+            add_sums(type, &b, q, t, acc);
+        }
+    }
+    store_half(w, p, 0, r, acc[0], to);
+    store_half(w, p, 1, r, acc[1], to);
+}
+
 INLINE void load_block(enum sl_dtype type, const uint8_t *head, const uint8_t *at, struct block *b)
 {
     const struct sl_form f = sl_form_of(type);
     UNROLL
-    for (uint32_t i = 0; i < f.codes + f.scales; i += 64)
-        _mm_prefetch(at + PREFETCH_AHEAD + i, _MM_HINT_T0);
+    for (uint32_t i = 0; i < f.codes + f.scales; i += 64) {
+        _mm_prefetch(at + AHEAD_L2 + i, _MM_HINT_T1);
+        _mm_prefetch(at + AHEAD_L1 + i, _MM_HINT_T0);
+    }
     load_codes(f.code_bits, at, b);
     load_scales(type, head, at + f.codes, b);
 }
@@ -246,9 +307,13 @@ INLINE void many_rows(enum sl_dtype type, const struct sl_segment *w, uint32_t p
 INLINE void panel_quantised(enum sl_dtype type, const struct sl_segment *w, uint32_t p,
                             const struct sl_acts *x, uint32_t r0, uint32_t r1, const struct sl_store *to)
 {
+    const int whole = sl_form_of(type).code_bits == 4 || sl_form_of(type).code_bits == 8;
     switch (r1 - r0) {
     case 1:
-        few_rows(type, 1, w, p, x, r0, to);
+        if (whole)
+            one_row(type, w, p, x, r0, to);
+        else
+            few_rows(type, 1, w, p, x, r0, to);
         return;
     case 2:
         few_rows(type, 2, w, p, x, r0, to);

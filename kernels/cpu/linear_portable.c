@@ -49,9 +49,9 @@ static void unpack(uint32_t bits, int zero, const uint8_t *p, i16x16 codes[2][SL
         for (uint32_t k = 0; k < SL_QBLOCK; k++) {
             u32x16 code, high = {0};
             if (bits == 8)
-                bits_at(p + h * 512 + k / 4 * 64, k, 0, 255, &code);
+                bits_at(p + k / 4 * 128 + h * 64, k, 0, 255, &code);
             else
-                bits_at(p + h * 256 + k % 16 / 4 * 64, k, k / 16 * 4, 15, &code);
+                bits_at(p + k % 16 / 4 * 128 + h * 64, k, k / 16 * 4, 15, &code);
             if (bits == 5)
                 bits_at(p + 512 + h * 64, k, k / 4, 1, &high);
             else if (bits == 6)
