@@ -135,10 +135,36 @@ static void folder_that_cannot_be_written_is_no_fault(void **state)
     sl_free(path);
 }
 
+static struct sl_digest128 digest_of_made(const char *arch, uint32_t window, uint32_t pattern)
+{
+    struct sl_make_model m;
+    assert_true(sl_make_model_preset("tiny", &m));
+    m.arch = arch;
+    m.sliding_window = window;
+    m.window_pattern = pattern;
+    char *path = rig_model_file(&m);
+    struct sl_digest128 d = digest_of(path, 1, NULL);
+    unlink(path);
+    sl_free(path);
+    return d;
+}
+
+/* The tensors are the same, what is computed with them is not. */
+static void digest_follows_what_layers_see(void **state)
+{
+    (void)state;
+    assert_true(same(digest_of_made("llama", 70, 0), digest_of_made("llama", 70, 0)));
+    assert_false(same(digest_of_made("llama", 70, 0), digest_of_made("llama", 71, 0)));
+    assert_false(same(digest_of_made("llama", 70, 0), digest_of_made("llama", 0, 0)));
+    assert_false(same(digest_of_made("gemma3", 70, 2), digest_of_made("gemma3", 71, 2)));
+    assert_false(same(digest_of_made("gemma3", 70, 2), digest_of_made("gemma3", 70, 3)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digest_is_the_same_on_any_number_of_threads),
+        cmocka_unit_test(digest_follows_what_layers_see),
         cmocka_unit_test(memory_is_used_for_a_settled_file_and_a_damaged_one_is_not),
         cmocka_unit_test(folder_that_cannot_be_written_is_no_fault),
     };
