@@ -61,7 +61,7 @@ static void score_f32(const float *q, const float *k, uint32_t hd, float *p)
 {
     for (uint32_t d = 0; d < hd; d++)
         for (uint32_t i = 0; i < BLK; i++)
-            p[i] = fmaf(q[d], k[(size_t)d * BLK + i], p[i]);
+            p[i] = sl_fma(q[d], k[(size_t)d * BLK + i], p[i]);
 }
 
 static void score_bf16(const float *q, const float *k, uint32_t hd, float *p)
@@ -75,7 +75,7 @@ static void add_values_f32(const float *p, const float *v, uint32_t n, uint32_t 
 {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t d = 0; d < hd; d++)
-            acc[d] = fmaf(p[i], v[(size_t)i * hd + d], acc[d]);
+            acc[d] = sl_fma(p[i], v[(size_t)i * hd + d], acc[d]);
 }
 
 static void add_values_bf16(const float *p, const float *v, uint32_t n, uint32_t hd, float *acc)
@@ -101,7 +101,7 @@ static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t f
         p[i] = i >= first && i < n ? sl_exp2(p[i] - m) : 0.0f;
         p[i] = bf16 ? round_bf16(p[i]) : p[i];
     }
-    s->l[r] = fmaf(s->l[r], keep, sum_block(p));
+    s->l[r] = sl_fma(s->l[r], keep, sum_block(p));
     s->m[r] = m;
     for (uint32_t d = 0; d < hd; d++)
         acc[d] = bf16 ? sl_bf16_flush(acc[d] * keep) : acc[d] * keep;
@@ -113,8 +113,8 @@ void sl_portable_attn_merge(float *total, float *total_m, float *total_l, const 
 {
     float most = m > *total_m ? m : *total_m, keep = sl_exp2(*total_m - most), add = sl_exp2(m - most);
     for (uint32_t i = 0; i < head_dim; i++)
-        total[i] = fmaf(acc[i], add, total[i] * keep);
-    *total_l = fmaf(l, add, *total_l * keep);
+        total[i] = sl_fma(acc[i], add, total[i] * keep);
+    *total_l = sl_fma(l, add, *total_l * keep);
     *total_m = most;
 }
 

@@ -20,19 +20,9 @@ const struct sl_cpu_isa sl_cpu_isa_portable = {
     .attn_finish = sl_portable_attn_finish,
 };
 
-static int reference_available(void)
+static int always_available(void)
 {
     return 1;
-}
-
-/* On x86-64 the *_portable.c files are compiled for AVX2 and FMA (kernels/CMakeLists.txt). */
-static int portable_available(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return 1;
-#endif
 }
 
 static enum sl_err reference_open(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why)
@@ -63,7 +53,7 @@ static enum sl_err portable_open(const struct sl_dev_conf *conf, struct sl_dev *
 const struct sl_backend_ops sl_backend_reference = {
     SHARED_OPS,
     .name = "reference",
-    .available = reference_available,
+    .available = always_available,
     .open = reference_open,
     .linear = sl_ref_linear,
     .norm_add = sl_ref_norm_add,
@@ -74,11 +64,11 @@ const struct sl_backend_ops sl_backend_reference = {
 const struct sl_backend_ops sl_backend_portable = {
     DRIVEN_OPS,
     .name = "portable",
-    .available = portable_available,
+    .available = always_available,
     .open = portable_open,
 };
 
-#if defined(__x86_64__)
+#if defined(SL_X86_KERNELS) /* of kernels/CMakeLists.txt */
 
 static int avx2_available(void)
 {

@@ -60,11 +60,23 @@ static inline float sl_bf16_flush(float x)
     return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
 }
 
-/* x0 w0 + x1 w1 + acc as vdpbf16ps does it: the odd pair first, each an FMA without subnormal results. None
- * of the arguments may be subnormal: the instruction would take it as zero. */
+/* The least size that rounds to a normal number when the exponent has no end: x86 flushes what is below. */
+#define SL_BF16_NORMAL 0x1.ffffffp-127
+
+/* acc + x w as an FMA without subnormal results, x and w of bfloat16. Their product has 16 bits, so in double
+ * the sum is exact, or its parts lie so far apart that it rounds like the larger one. */
+static inline float sl_bf16_fma(float acc, float x, float w)
+{
+    double sum = (double)x * w + acc;
+    float rounded = (float)sum;
+    return fabs(sum) < SL_BF16_NORMAL ? copysignf(0.0f, rounded) : rounded;
+}
+
+/* x0 w0 + x1 w1 + acc as vdpbf16ps does it: the odd pair first. None of the arguments may be subnormal: the
+ * instruction would take it as zero. */
 static inline float sl_bf16_dot2(float acc, float x0, float w0, float x1, float w1)
 {
-    return sl_bf16_flush(fmaf(x0, w0, sl_bf16_flush(fmaf(x1, w1, acc))));
+    return sl_bf16_fma(sl_bf16_fma(acc, x1, w1), x0, w0);
 }
 
 /* From memory of any alignment. */

@@ -6,7 +6,7 @@
  * (cpu_dev.h). */
 #include "kernels/cpu/isa_portable.h"
 
-#include <math.h>
+#include "kernels/cpu/fma.h"
 #include "kernels/cpu/half.h"
 
 #define ROWS 16 /* rows to a pass over the panel */
@@ -22,42 +22,50 @@ static void store_row(const struct sl_segment *w, uint32_t p, uint32_t r, const 
     }
 }
 
-/* Vectors of gcc and clang, which any target has: loops this short are unrolled before they are vectorised.
- */
-typedef int16_t i16x16 __attribute__((vector_size(32)));
-typedef int32_t i32x16 __attribute__((vector_size(64)));
-typedef uint32_t u32x16 __attribute__((vector_size(64)));
+/* Vectors of gcc and clang of 16 bytes, which any target has or is given by pieces: loops this short are
+ * unrolled before they are vectorised. Only operations lane by lane on lanes of one width, which are good on
+ * every target. */
+typedef int16_t i16x8 __attribute__((vector_size(16)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
+typedef uint32_t u32x4 __attribute__((vector_size(16)));
 
-/* An unpacked block: [half h][element k], lanes are columns, codes less their zero point; and what they are
- * multiplied with: d[1] is that of elements 16 to 31, m of types with a minimum. */
+#define GROUPS (SL_PANEL / 8) /* of 8 columns */
+
+/* An unpacked block: codes [group][element k] less their zero point, where a 32-bit lane i has columns i (low
+ * half) and i + 4 (high half) of the group; and what they are multiplied with: d[1] is that of elements 16 to
+ * 31, m of types with a minimum. */
 struct block {
-    i16x16 codes[2][SL_QBLOCK];
+    i16x8 codes[GROUPS][SL_QBLOCK];
     float d[2][SL_PANEL], m[SL_PANEL];
 };
 
-/* bits of `mask` of byte k % 4 of the words at p, `shift` up */
-static inline void bits_at(const uint8_t *p, uint32_t k, uint32_t shift, uint32_t mask, u32x16 *out)
+/* bits of `mask` of byte k % 4 of the words of 8 columns at p, `shift` up */
+static inline void bits_at(const uint8_t *p, uint32_t k, uint32_t shift, uint32_t mask, u32x4 *out)
 {
-    u32x16 words; /* a word is the quad of a column */
-    memcpy(&words, p, sizeof words);
-    *out = words >> (k % 4 * 8 + shift) & mask;
+    u32x4 low, high; /* a word is the quad of a column */
+    memcpy(&low, p, sizeof low);
+    memcpy(&high, p + sizeof low, sizeof high);
+    *out = (low >> (k % 4 * 8 + shift) & mask) | (high >> (k % 4 * 8 + shift) & mask) << 16;
 }
 
-static void unpack(uint32_t bits, int zero, const uint8_t *p, i16x16 codes[2][SL_QBLOCK])
+static void unpack(uint32_t bits, int zero, const uint8_t *p, i16x8 codes[GROUPS][SL_QBLOCK])
 {
-    for (uint32_t h = 0; h < 2; h++)
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        uint32_t h = g / 2;
+        const uint8_t *at = p + g % 2 * 32;
         for (uint32_t k = 0; k < SL_QBLOCK; k++) {
-            u32x16 code, high = {0};
+            u32x4 code, high = {0};
             if (bits == 8)
-                bits_at(p + k / 4 * 128 + h * 64, k, 0, 255, &code);
+                bits_at(at + k / 4 * 128 + h * 64, k, 0, 255, &code);
             else
-                bits_at(p + k % 16 / 4 * 128 + h * 64, k, k / 16 * 4, 15, &code);
+                bits_at(at + k % 16 / 4 * 128 + h * 64, k, k / 16 * 4, 15, &code);
             if (bits == 5)
-                bits_at(p + 512 + h * 64, k, k / 4, 1, &high);
+                bits_at(at + 512 + h * 64, k, k / 4, 1, &high);
             else if (bits == 6)
-                bits_at(p + 512 + h * 128 + k / 16 * 64, k, k % 16 / 4 * 2, 3, &high);
-            codes[h][k] = __builtin_convertvector(code | high << 4, i16x16) - (int16_t)zero;
+                bits_at(at + 512 + h * 128 + k / 16 * 64, k, k % 16 / 4 * 2, 3, &high);
+            codes[g][k] = (i16x8)(code | high << 4) - (int16_t)zero;
         }
+    }
 }
 
 static void load_scales(enum sl_dtype type, const uint8_t *head, const uint8_t *p, struct block *b)
@@ -83,33 +91,33 @@ static void load_scales(enum sl_dtype type, const uint8_t *head, const uint8_t *
 }
 
 /* t[column] = sum over n elements of codes times q, `fit` products at a time in int16. */
-static inline void dot(uint32_t n, uint32_t fit, const i16x16 *codes0, const i16x16 *codes1, const int8_t *q,
+static inline void dot(uint32_t n, uint32_t fit, const struct block *b, uint32_t k0, const int8_t *q,
                        int32_t t[SL_PANEL])
 {
-    i32x16 all[2] = {{0}, {0}};
-    for (uint32_t k0 = 0; k0 < n; k0 += fit) {
-        i16x16 sum[2] = {{0}, {0}};
-        for (uint32_t k = k0; k < k0 + fit; k++) {
-            sum[0] += codes0[k] * q[k];
-            sum[1] += codes1[k] * q[k];
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        i32x4 low = {0}, high = {0};
+        for (uint32_t k1 = k0; k1 < k0 + n; k1 += fit) {
+            i16x8 sum = {0};
+            for (uint32_t k = k1; k < k1 + fit; k++)
+                sum += b->codes[g][k] * q[k];
+            low += (i32x4)((u32x4)sum << 16) >> 16;
+            high += (i32x4)sum >> 16;
         }
-        all[0] += __builtin_convertvector(sum[0], i32x16);
-        all[1] += __builtin_convertvector(sum[1], i32x16);
+        memcpy(t + 8 * g, &low, sizeof low);
+        memcpy(t + 8 * g + 4, &high, sizeof high);
     }
-    memcpy(t, all, sizeof all);
 }
 
 /* What fits: 16 products of at most 15 * 127, 8 of 31 * 127, 8 of 32 * 127, 2 of 128 * 127. */
 static inline void dot_bits(uint32_t bits, uint32_t n, const struct block *b, uint32_t k0, const int8_t *q,
                             int32_t t[SL_PANEL])
 {
-    const i16x16 *codes0 = b->codes[0] + k0, *codes1 = b->codes[1] + k0;
     if (bits == 4)
-        dot(n, 16, codes0, codes1, q + k0, t);
+        dot(n, 16, b, k0, q, t);
     else if (bits == 8)
-        dot(n, 2, codes0, codes1, q + k0, t);
+        dot(n, 2, b, k0, q, t);
     else
-        dot(n, 8, codes0, codes1, q + k0, t);
+        dot(n, 8, b, k0, q, t);
 }
 
 static void add_block(const struct sl_form *f, enum sl_dtype type, const struct block *b,
@@ -120,15 +128,16 @@ static void add_block(const struct sl_form *f, enum sl_dtype type, const struct 
         dot_bits(f->code_bits, 16, b, 0, x->q, t[0]);
         dot_bits(f->code_bits, 16, b, 16, x->q, t[1]);
         for (uint32_t i = 0; i < SL_PANEL; i++)
-            acc[i] = fmaf(x->scale, fmaf(b->d[1][i], (float)t[1][i], b->d[0][i] * (float)t[0][i]), acc[i]);
+            acc[i] =
+                sl_fma(x->scale, sl_fma(b->d[1][i], (float)t[1][i], b->d[0][i] * (float)t[0][i]), acc[i]);
         return;
     }
     dot_bits(f->code_bits, 32, b, 0, x->q, t[0]);
     for (uint32_t i = 0; i < SL_PANEL; i++)
-        acc[i] = fmaf(x->scale * b->d[0][i], (float)t[0][i], acc[i]);
+        acc[i] = sl_fma(x->scale * b->d[0][i], (float)t[0][i], acc[i]);
     if (f->has_min)
         for (uint32_t i = 0; i < SL_PANEL; i++)
-            acc[i] = fmaf(x->scaled_sum, b->m[i], acc[i]);
+            acc[i] = sl_fma(x->scaled_sum, b->m[i], acc[i]);
 }
 
 static void panel_quantised(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
@@ -153,7 +162,7 @@ static void panel_f32(const struct sl_segment *w, uint32_t p, const float *x, fl
     const float *panel = (const float *)(w->data + p * w->panel_bytes);
     for (uint32_t k = 0; k < w->n_cols; k++, panel += SL_PANEL)
         for (uint32_t i = 0; i < SL_PANEL; i++)
-            acc[i] = fmaf(x[k], panel[i], acc[i]);
+            acc[i] = sl_fma(x[k], panel[i], acc[i]);
 }
 
 static void panel_f16(const struct sl_segment *w, uint32_t p, const float *x, float *acc)
@@ -161,7 +170,7 @@ static void panel_f16(const struct sl_segment *w, uint32_t p, const float *x, fl
     const uint16_t *panel = (const uint16_t *)(w->data + p * w->panel_bytes);
     for (uint32_t k = 0; k < w->n_cols; k++, panel += SL_PANEL)
         for (uint32_t i = 0; i < SL_PANEL; i++)
-            acc[i] = fmaf(x[k], sl_f16_to_f32(panel[i]), acc[i]);
+            acc[i] = sl_fma(x[k], sl_f16_to_f32(panel[i]), acc[i]);
 }
 
 static void panel_bf16(const struct sl_segment *w, uint32_t p, const uint16_t *x, float *acc)

@@ -23,9 +23,9 @@ static float inverse_rms(const float *x, float eps, uint32_t n)
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            lanes[j] = fmaf(x[i + (uint32_t)j], x[i + (uint32_t)j], lanes[j]);
+            lanes[j] = sl_fma(x[i + (uint32_t)j], x[i + (uint32_t)j], lanes[j]);
     for (int j = 0; i < n; i++, j++)
-        lanes[j] = fmaf(x[i], x[i], lanes[j]);
+        lanes[j] = sl_fma(x[i], x[i], lanes[j]);
     return 1.0f / sqrtf(sum_lanes(lanes) / (float)n + eps);
 }
 
@@ -94,8 +94,8 @@ void sl_portable_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layou
     uint32_t step = layout == SL_ROPE_PAIRS ? 2 : 1, apart = layout == SL_ROPE_PAIRS ? 1 : n_pairs;
     for (uint32_t i = 0; i < n_pairs; i++) {
         float *a = &head[i * step], *b = a + apart, x = *a, y = *b;
-        *a = fmaf(x, cos_in[i], -(y * sin_in[i]));
-        *b = fmaf(x, sin_in[i], y * cos_in[i]);
+        *a = sl_fma(x, cos_in[i], -(y * sin_in[i]));
+        *b = sl_fma(x, sin_in[i], y * cos_in[i]);
     }
 }
 

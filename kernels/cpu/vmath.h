@@ -8,6 +8,7 @@
 #define SLUICE_KERNELS_CPU_VMATH_H
 
 #include <math.h>
+#include "kernels/cpu/fma.h"
 #include "kernels/cpu/half.h"
 
 #define SL_LOG2E    0x1.715476p+0f
@@ -44,12 +45,12 @@ static inline float sl_exp2_split(float t, float low)
     float c = t > SL_EXP2_MAX ? SL_EXP2_MAX : t;
     c = c > SL_EXP2_MIN ? c : SL_EXP2_MIN; /* NaN too: it must not reach the conversion below */
     float n = rintf(c), f = (c - n) + low;
-    float p = fmaf(f, SL_EXP2_C6, SL_EXP2_C5);
-    p = fmaf(p, f, SL_EXP2_C4);
-    p = fmaf(p, f, SL_EXP2_C3);
-    p = fmaf(p, f, SL_EXP2_C2);
-    p = fmaf(p, f, SL_EXP2_C1);
-    p = fmaf(p, f, 1.0f);
+    float p = sl_fma(f, SL_EXP2_C6, SL_EXP2_C5);
+    p = sl_fma(p, f, SL_EXP2_C4);
+    p = sl_fma(p, f, SL_EXP2_C3);
+    p = sl_fma(p, f, SL_EXP2_C2);
+    p = sl_fma(p, f, SL_EXP2_C1);
+    p = sl_fma(p, f, 1.0f);
     float r = p * sl_bits_float((uint32_t)((int32_t)n + 127) << 23);
     return t < SL_EXP2_MIN ? 0.0f : r;
 }
@@ -62,7 +63,7 @@ static inline float sl_exp2(float t)
 static inline float sl_exp(float x)
 {
     float t = x * SL_LOG2E;
-    float low = fmaf(x, SL_LOG2E_LO, fmaf(x, SL_LOG2E, -t));
+    float low = sl_fma(x, SL_LOG2E_LO, sl_fma(x, SL_LOG2E, -t));
     low = t > SL_EXP2_MAX || t < SL_EXP2_MIN ? 0.0f : low;
     return sl_exp2_split(t, low);
 }
@@ -75,20 +76,20 @@ static inline float sl_silu(float x)
 /* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
 static inline float sl_gelu(float x)
 {
-    return x / (1.0f + sl_exp(-(x * fmaf(x * x, SL_GELU_C3, SL_GELU_C1))));
+    return x / (1.0f + sl_exp(-(x * sl_fma(x * x, SL_GELU_C3, SL_GELU_C1))));
 }
 
 static inline void sl_sincos(float x, float *sin_out, float *cos_out)
 {
     float k = rintf(x * SL_2_OVER_PI);
-    float r = fmaf(-k, SL_PI_2_A, x);
-    r = fmaf(-k, SL_PI_2_B, r);
-    r = fmaf(-k, SL_PI_2_C, r);
+    float r = sl_fma(-k, SL_PI_2_A, x);
+    r = sl_fma(-k, SL_PI_2_B, r);
+    r = sl_fma(-k, SL_PI_2_C, r);
     float r2 = r * r;
-    float s = fmaf(fmaf(SL_SIN_C3, r2, SL_SIN_C2), r2, SL_SIN_C1);
-    s = fmaf(s * r2, r, r);
-    float c = fmaf(fmaf(SL_COS_C3, r2, SL_COS_C2), r2, SL_COS_C1);
-    c = fmaf(c * r2, r2, fmaf(-0.5f, r2, 1.0f));
+    float s = sl_fma(sl_fma(SL_SIN_C3, r2, SL_SIN_C2), r2, SL_SIN_C1);
+    s = sl_fma(s * r2, r, r);
+    float c = sl_fma(sl_fma(SL_COS_C3, r2, SL_COS_C2), r2, SL_COS_C1);
+    c = sl_fma(c * r2, r2, sl_fma(-0.5f, r2, 1.0f));
     uint32_t q = (uint32_t)(int32_t)k;
     float a = q & 1u ? c : s, b = q & 1u ? s : c;
     *sin_out = sl_bits_float(sl_float_bits(a) ^ (q & 2u) << 30);

@@ -26,7 +26,7 @@
 #define MAX_KL_Q4_1  5e-3
 #define MAX_KL_BF16  1e-3
 #define MAX_LOSS     0.005 /* of perplexity, relative to float32 */
-#define N_PORTABLE   3     /* texts for the portable path where avx512, bit for bit the same, does all */
+#define N_PORTABLE   1     /* texts for the portable path where avx512, bit for bit the same, does all */
 
 struct record {
     uint32_t *id;
