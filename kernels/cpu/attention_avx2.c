@@ -368,8 +368,9 @@ static void softmax_row(const struct sl_attn_scratch *s, uint32_t r, uint32_t fi
     float block_most = sl_v8_max(most), m = block_most > s->m[r] ? block_most : s->m[r];
     UNROLL
     for (uint32_t c = 0; c < 8; c++) {
-        v[c] = _mm256_and_ps(sl_v8_exp2(_mm256_sub_ps(v[c], _mm256_set1_ps(m))), between(8 * c, first, n));
-        v[c] = bf16 ? round_bf16(v[c]) : v[c];
+        __m256 t = _mm256_sub_ps(v[c], _mm256_set1_ps(m));
+        v[c] = bf16 ? round_bf16(sl_v8_exp2_coarse(t)) : sl_v8_exp2(t);
+        v[c] = _mm256_and_ps(v[c], between(8 * c, first, n));
         _mm256_store_ps(to + 8 * c, v[c]);
     }
     float keep = sl_exp2(s->m[r] - m);

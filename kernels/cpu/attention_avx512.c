@@ -1,9 +1,25 @@
-/* kernels/cpu/attention_avx512.c - an attention tile with AVX-512: queries, segments and their merging. The
- * blocks are in attention_f32_avx512.c and attention_bf16_avx512.c, by the type of K and V; arithmetic:
- * cpu_attention.c, the bits of attention_portable.c. */
+/* kernels/cpu/attention_avx512.c - an attention tile with AVX-512: queries, blocks, segments and their
+ * merging. A block is computed by attention_many_avx512.c, or for few rows by attention_few_avx512.c;
+ * arithmetic: cpu_attention.c, the bits of attention_portable.c. */
 #include "kernels/cpu/attention_avx512.h"
 
-/* Scaled; for bfloat16 K also rounded, packed at the start of the buffer. */
+#include <float.h>
+
+/* Before the first score of a segment. Not -inf, whose difference to the -inf of what a row does not see is
+ * NaN. */
+#define NO_SCORE (-FLT_MAX)
+
+static int is_pairs(const struct sl_attn_tile *t)
+{
+    return t->kv->g.dtype == SL_BF16;
+}
+
+static int is_few(const struct sl_attn_tile *t)
+{
+    return t->j1 - t->j0 <= ROWS;
+}
+
+/* Rows of words, scaled, [n_rows][width]. */
 static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim, width = sl_attn_width(hd);
@@ -11,31 +27,77 @@ static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scra
     for (uint32_t j = t->j0; j < t->j1; j++) {
         const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
                          (size_t)(t->kv_head * t->group + j % t->group) * hd;
-        size_t to = (size_t)(j - t->j0) * width;
-        for (uint32_t i = 0; i < hd; i += 16) {
+        float *to = s->q + (size_t)(j - t->j0) * width;
+        for (uint32_t i = 0; i < hd; i += LANES) {
             __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes(i, hd), q + i), scale);
-            if (t->kv->g.dtype == SL_BF16)
-                _mm256_store_si256((__m256i *)((uint16_t *)(void *)s->q + to + i),
-                                   (__m256i)_mm512_cvtneps_pbh(v));
+            if (is_pairs(t))
+                _mm256_store_si256((__m256i *)((uint16_t *)(void *)to + i), (__m256i)_mm512_cvtneps_pbh(v));
             else
-                _mm512_store_ps(s->q + to + i, v);
+                _mm512_store_ps(to + i, v);
         }
     }
 }
 
-/* Addresses of the n positions from pos on; the rest of the block repeats the last. */
-static void find_rows(const struct sl_attn_tile *t, uint32_t which, uint32_t pos, uint32_t n,
-                      const uint8_t *rows[BLK])
+/* from [n][from_stride] to to [m][to_stride], both multiples of 16. */
+static void transpose(const float *from, size_t from_stride, uint32_t n, uint32_t m, float *to,
+                      size_t to_stride)
+{
+    for (uint32_t i = 0; i < n; i += LANES)
+        for (uint32_t j = 0; j < m; j += LANES) {
+            __m512i r[LANES];
+            UNROLL
+            for (uint32_t k = 0; k < LANES; k++)
+                r[k] = _mm512_load_si512(from + (i + k) * from_stride + j);
+            transpose16(r);
+            UNROLL
+            for (uint32_t k = 0; k < LANES; k++)
+                _mm512_store_si512(to + (j + k) * to_stride + i, r[k]);
+        }
+}
+
+static uint32_t whole_vectors(uint32_t n)
+{
+    return (n + LANES - 1) / LANES * LANES;
+}
+
+/* Whether a block can be computed where it lies: each 16 positions in one page, of a type the kernel takes.
+ */
+static int in_place(const struct sl_attn_tile *t)
+{
+    return t->kv->g.page_tokens % LANES == 0 && (t->kv->g.dtype != SL_F16 || is_few(t));
+}
+
+/* n positions of K or V as the kernels take them. */
+static void load_rows(const struct sl_attn_tile *t, const uint8_t *from, uint32_t n, uint8_t *to,
+                      size_t stride)
+{
+    uint32_t hd = t->shape->head_dim;
+    for (uint32_t i = 0; i < n; i++, from += t->kv->token_bytes, to += stride) {
+        if (t->kv->g.dtype != SL_F16) {
+            memcpy(to, from, t->kv->token_bytes);
+            continue;
+        }
+        for (uint32_t d = 0; d < hd; d += LANES)
+            _mm512_store_ps((float *)(void *)to + d,
+                            _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes(d, hd), from + 2 * (size_t)d)));
+    }
+}
+
+/* Positions [b->first, b->n) of K or V of the block at pos into scratch, page by page. */
+static void gather(const struct sl_attn_tile *t, uint32_t pos, uint32_t which, float *to,
+                   struct sl_attn_block *b)
 {
     uint32_t page_tokens = t->kv->g.page_tokens;
-    for (uint32_t i = 0; i < n;) {
-        uint32_t left = page_tokens - (pos + i) % page_tokens;
-        const uint8_t *at = sl_kv_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i);
-        for (; left > 0 && i < n; left--, i++, at += t->kv->token_bytes)
-            rows[i] = at;
+    const uint8_t **rows = which == 0 ? b->k : b->v;
+    uint8_t *base = (uint8_t *)to;
+    for (uint32_t i = b->first; i < b->n;) {
+        uint32_t left = page_tokens - (pos + i) % page_tokens, n = left < b->n - i ? left : b->n - i;
+        load_rows(t, sl_kv_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i), n, base + i * b->stride,
+                  b->stride);
+        i += n;
     }
-    for (uint32_t i = n; i < BLK; i++)
-        rows[i] = rows[n - 1];
+    for (uint32_t g = 0; g < BLK / LANES; g++)
+        rows[g] = base + g * LANES * b->stride;
 }
 
 /* The position of row r of the tile, the last it sees. */
@@ -50,14 +112,34 @@ static uint32_t row_first(const struct sl_attn_tile *t, uint32_t r)
     return sl_attn_first_seen(t->shape, row_pos(t, r));
 }
 
-/* The block at pos of the positions below stop. */
+/* The block at pos of the positions below stop, where it lies; nothing to ask for when its rows are
+ * scattered. */
 static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
 {
     uint32_t first = row_first(t, 0);
     b->n = stop - pos < BLK ? stop - pos : BLK;
     b->first = first > pos ? first - pos : 0;
-    find_rows(t, 0, pos, b->n, b->k);
-    find_rows(t, 1, pos, b->n, b->v);
+    b->type = t->kv->g.dtype;
+    b->stride = t->kv->token_bytes;
+    b->row_bytes = t->kv->g.page_tokens % LANES == 0 ? t->kv->token_bytes : 0;
+    for (uint32_t g = 0; g < BLK / LANES; g++) {
+        uint32_t at = g * LANES < b->n ? pos + g * LANES : pos; /* what is not there may still be asked for */
+        b->k[g] = sl_kv_at(t->kv, t->run, t->layer, 0, t->kv_head, at);
+        b->v[g] = sl_kv_at(t->kv, t->run, t->layer, 1, t->kv_head, at);
+    }
+}
+
+/* Makes a block found at pos one that the kernels take. */
+static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
+                       struct sl_attn_block *b)
+{
+    uint32_t width = sl_attn_width(t->shape->head_dim);
+    if (in_place(t))
+        return;
+    b->type = is_pairs(t) ? SL_BF16 : SL_F32;
+    b->stride = width * (is_pairs(t) ? sizeof(uint16_t) : sizeof(float));
+    gather(t, pos, 0, s->rows, b);
+    gather(t, pos, 1, s->rows + (size_t)BLK * width, b);
 }
 
 /* The first block of the tile that one of its rows sees. */
@@ -67,52 +149,41 @@ static uint32_t first_block(const struct sl_attn_tile *t)
     return seen > start ? seen : start;
 }
 
-static void attend_few(const struct sl_attn_tile *t, const struct sl_attn_scratch *s,
-                       const struct sl_attn_block *b, const struct sl_attn_block *next)
+/* What the rows see of the block at pos. */
+static void look(const struct sl_attn_tile *t, uint32_t pos, struct sl_attn_seen *seen)
 {
-    uint32_t hd = t->shape->head_dim, n_rows = t->j1 - t->j0;
-    if (t->kv->g.dtype == SL_BF16)
-        sl_avx512_attn_few_bf16(s, n_rows, hd, b, next);
-    else if (t->kv->g.dtype == SL_F16)
-        sl_avx512_attn_few_f16(s, n_rows, hd, b, next);
-    else
-        sl_avx512_attn_few_f32(s, n_rows, hd, b, next);
-}
-
-static void attend_many(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
-                        const struct sl_attn_block *b, const struct sl_attn_block *next)
-{
-    uint32_t hd = t->shape->head_dim, n_rows = t->j1 - t->j0, first = 0;
-    struct sl_attn_seen seen;
-    while (row_pos(t, first) < pos)
-        first++;
-    while (row_first(t, n_rows - 1) >= pos + BLK)
-        n_rows--;
-    for (uint32_t r = first; r < n_rows; r++) {
-        seen.first[r] = row_first(t, r) > pos ? row_first(t, r) - pos : 0;
-        seen.n[r] = row_pos(t, r) - pos + 1 < BLK ? row_pos(t, r) - pos + 1 : BLK;
+    uint32_t n_rows = t->j1 - t->j0, r = 0;
+    seen->whole = row_first(t, n_rows - 1) <= pos && row_pos(t, 0) + 1 >= pos + BLK;
+    if (seen->whole) {
+        for (; r < ROWS; r++) {
+            seen->first[r] = 0;
+            seen->n[r] = (int32_t)BLK;
+        }
+        return;
     }
-    if (t->kv->g.dtype == SL_BF16)
-        sl_avx512_attn_many_bf16(s, first, n_rows, &seen, hd, b, next);
-    else if (t->kv->g.dtype == SL_F16)
-        sl_avx512_attn_many_f16(s, first, n_rows, &seen, hd, b, next);
-    else
-        sl_avx512_attn_many_f32(s, first, n_rows, &seen, hd, b, next);
+    for (; r < n_rows; r++) {
+        uint32_t first = row_first(t, r), end = row_pos(t, r) + 1;
+        int some = first < pos + BLK && end > pos;
+        seen->first[r] = some && first > pos ? (int32_t)(first - pos) : 0;
+        seen->n[r] = !some ? 0 : end - pos < BLK ? (int32_t)(end - pos) : (int32_t)BLK;
+    }
+    for (; r < whole_vectors(n_rows); r++)
+        seen->first[r] = seen->n[r] = 0;
 }
 
 /* The block to ask for while the one at pos is computed: the one behind it or, at the end, the first of the
- * next KV head, which the same thread takes next when there is much to do. False when there is none. */
-static int find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
+ * next KV head, which the same thread takes next when there is much to do; or one with nothing to ask for. */
+static void find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
 {
     struct sl_attn_tile other = *t;
     if (pos + BLK < stop) {
         find_block(t, pos + BLK, stop, b);
-        return 1;
+        return;
     }
-    if (++other.kv_head == t->kv->g.n_kv_heads)
-        return 0;
+    other.kv_head = t->kv_head + 1 < t->kv->g.n_kv_heads ? t->kv_head + 1 : t->kv_head;
     find_block(&other, first_block(t), stop, b);
-    return 1;
+    if (other.kv_head == t->kv_head)
+        b->row_bytes = 0;
 }
 
 /* The blocks of [pos, end). Positions below stop are seen by the tile: those behind end in its next segment.
@@ -120,15 +191,18 @@ static int find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, 
 static void attend_blocks(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
                           uint32_t end, uint32_t stop)
 {
+    uint32_t n_rows = t->j1 - t->j0, hd = t->shape->head_dim;
     struct sl_attn_block blocks[2];
-    int few = t->j1 - t->j0 <= ROWS && row_pos(t, 0) == row_pos(t, t->j1 - t->j0 - 1);
+    struct sl_attn_seen seen;
     find_block(t, pos, stop, &blocks[0]);
     for (uint32_t i = 0; pos < end; pos += BLK, i ^= 1) {
-        const struct sl_attn_block *next = &blocks[find_next(t, pos, stop, &blocks[i ^ 1]) ? i ^ 1 : i];
-        if (few)
-            attend_few(t, s, &blocks[i], next);
+        find_next(t, pos, stop, &blocks[i ^ 1]);
+        load_block(t, s, pos, &blocks[i]);
+        look(t, pos, &seen);
+        if (is_few(t))
+            sl_avx512_attn_few(s, n_rows, hd, &seen, &blocks[i], &blocks[i ^ 1]);
         else
-            attend_many(t, s, pos, &blocks[i], next);
+            sl_avx512_attn_many(s, n_rows, hd, &seen, &blocks[i], &blocks[i ^ 1]);
     }
 }
 
@@ -171,26 +245,39 @@ static void end_segment(const struct sl_attn_tile *t, const struct sl_attn_scrat
     to[hd + 1] = s->l[r];
 }
 
+static void start_segment(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+{
+    uint32_t width = sl_attn_width(t->shape->head_dim), n_rows = t->j1 - t->j0;
+    if (is_few(t))
+        memset(s->acc, 0, (size_t)n_rows * width * sizeof *s->acc);
+    else
+        memset(s->acc_t, 0, (size_t)width * SL_ATTN_QROWS * sizeof *s->acc_t);
+    for (uint32_t r = 0; r < whole_vectors(n_rows); r++) {
+        s->m[r] = NO_SCORE;
+        s->l[r] = 0.0f;
+    }
+}
+
 void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim, width = sl_attn_width(hd), n_rows = t->j1 - t->j0;
-    uint32_t last = row_pos(t, n_rows - 1);
+    uint32_t last = row_pos(t, n_rows - 1), first = first_block(t);
     uint32_t stop = t->seg1 * SL_ATTN_SEG < last + 1 ? t->seg1 * SL_ATTN_SEG : last + 1;
     load_queries(t, s);
+    if (!is_few(t))
+        transpose(s->q, width, whole_vectors(n_rows), whole_vectors(words_of(is_pairs(t), hd)), s->q_t,
+                  SL_ATTN_QROWS);
     memset(s->total, 0, (size_t)n_rows * width * sizeof *s->total);
     for (uint32_t r = 0; r < n_rows; r++) {
         s->total_m[r] = -INFINITY;
         s->total_l[r] = 0.0f;
     }
-    uint32_t first = first_block(t);
     for (uint32_t start = t->seg0 * SL_ATTN_SEG; start < stop; start += SL_ATTN_SEG) {
-        memset(s->acc, 0, (size_t)n_rows * width * sizeof *s->acc);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            s->m[r] = -INFINITY;
-            s->l[r] = 0.0f;
-        }
+        start_segment(t, s);
         attend_blocks(t, s, first > start ? first : start,
                       stop - start < SL_ATTN_SEG ? stop : start + SL_ATTN_SEG, stop);
+        if (!is_few(t))
+            transpose(s->acc_t, SL_ATTN_QROWS, width, whole_vectors(n_rows), s->acc, width);
         for (uint32_t r = 0; r < n_rows; r++) /* the others end before this segment or start behind it */
             if (row_pos(t, r) >= start && row_first(t, r) < start + SL_ATTN_SEG)
                 end_segment(t, s, r);

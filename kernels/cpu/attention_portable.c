@@ -71,19 +71,22 @@ static void score_bf16(const float *q, const float *k, uint32_t hd, float *p)
             p[i] = sl_bf16_dot2(p[i], q[d], k[(size_t)d * BLK + i], q[d + 1], k[(size_t)(d + 1) * BLK + i]);
 }
 
-static void add_values_f32(const float *p, const float *v, uint32_t n, uint32_t hd, float *acc)
+static void add_values_f32(const float *p, const float *v, uint32_t first, uint32_t n, uint32_t hd,
+                           float *acc)
 {
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = first; i < n; i++)
         for (uint32_t d = 0; d < hd; d++)
             acc[d] = sl_fma(p[i], v[(size_t)i * hd + d], acc[d]);
 }
 
-static void add_values_bf16(const float *p, const float *v, uint32_t n, uint32_t hd, float *acc)
+static void add_values_bf16(const float *p, const float *v, uint32_t first, uint32_t n, uint32_t hd,
+                            float *acc)
 {
-    for (uint32_t i = 0; i < n; i += 2) {
+    for (uint32_t i = first / 2 * 2; i < n; i += 2) {
         const float *v0 = v + (size_t)i * hd, *v1 = v0 + hd;
         for (uint32_t d = 0; d < hd; d++)
-            acc[d] = sl_bf16_dot2(acc[d], p[i], v0[d], i + 1 < n ? p[i + 1] : 0.0f, i + 1 < n ? v1[d] : 0.0f);
+            acc[d] =
+                sl_bf16_dot2(acc[d], p[i], i >= first ? v0[d] : 0.0f, p[i + 1], i + 1 < n ? v1[d] : 0.0f);
     }
 }
 
@@ -98,14 +101,14 @@ static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t f
         most = p[i] > most ? p[i] : most;
     float m = most > s->m[r] ? most : s->m[r], keep = sl_exp2(s->m[r] - m);
     for (uint32_t i = 0; i < BLK; i++) {
-        p[i] = i >= first && i < n ? sl_exp2(p[i] - m) : 0.0f;
-        p[i] = bf16 ? round_bf16(p[i]) : p[i];
+        float t = i >= first && i < n ? p[i] - m : -INFINITY;
+        p[i] = bf16 ? round_bf16(sl_exp2_coarse(t)) : sl_exp2(t);
     }
     s->l[r] = sl_fma(s->l[r], keep, sum_block(p));
     s->m[r] = m;
     for (uint32_t d = 0; d < hd; d++)
         acc[d] = bf16 ? sl_bf16_flush(acc[d] * keep) : acc[d] * keep;
-    (bf16 ? add_values_bf16 : add_values_f32)(p, s->v, n, hd, acc);
+    (bf16 ? add_values_bf16 : add_values_f32)(p, s->v, first, n, hd, acc);
 }
 
 void sl_portable_attn_merge(float *total, float *total_m, float *total_l, const float *acc, float m, float l,

@@ -11,16 +11,17 @@
  *       m' = max(m, p[f..n)),  keep = exp2(m - m'),  p[i] = exp2(p[i] - m'), 0 up to f and from n on
  *       l = fma(l, keep, sum p), where lane j of 16 adds (p[j] + p[j+16]) + (p[j+32] + p[j+48]),
  *         then lanes j + 8, + 4, + 2, + 1
- *       acc = acc * keep, then acc = fma(p[i], v[i], acc) in the order of i up to n, never a factor 0
- *         for what lies behind the row: those bytes may be anything
+ *       acc = acc * keep, then acc = fma(p[i], v[i], acc) in the order of i from f to n, never a factor 0
+ *         for what the row does not see: those bytes may be anything
  *     M = max(total_m, m)
  *     total = fma(acc, exp2(m - M), total * exp2(total_m - M)), total_l alike
  *   out = total * (1 / total_l)
  *
  * With K and V in bfloat16, q and p are rounded to it too, and products go in pairs as vdpbf16ps does:
- * over d by (d, d + 1), over positions by (i, i + 1) with i even, the odd one first; a partner from n on
- * counts as zero times zero. It is faster; its error of 2^-9 / sqrt(3) in each factor is a fifth of
- * that of int8 activations. float16 and float32 K and V are computed with in float32.
+ * over d by (d, d + 1), over positions by (i, i + 1) with i even, the odd one first; a partner that is not
+ * seen counts as zero times zero; p comes from a shorter polynomial. It is faster; its error of 2^-9 /
+ * sqrt(3) in each factor is a fifth of that of int8 activations. float16 and float32 K and V are computed
+ * with in float32.
  *
  * Segments exist so that a long context of few rows can be shared by the threads: partial results are
  * merged in the order of segments, and a prompt row does the same sums in one go. A tile is up to

@@ -152,7 +152,7 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
     if (head_dim <= d->attn_head_dim)
         return SL_OK;
     size_t width = sl_attn_width(head_dim);
-    size_t floats = 4 * SL_ATTN_BLOCK * width + SL_ATTN_QROWS * (3 * width + SL_ATTN_BLOCK + 5);
+    size_t floats = 6 * SL_ATTN_BLOCK * width + SL_ATTN_QROWS * (5 * width + 2 * SL_ATTN_BLOCK + 5);
     size_t per_thread = (floats * sizeof(float) + 16 * 64 + 4095) & ~(size_t)4095;
     uint8_t *mem = sl_huge_alloc(per_thread * d->n_threads, true);
     float *partials = d->partials ? d->partials : sl_huge_alloc(PARTIAL_FLOATS * sizeof(float), true);
@@ -174,10 +174,14 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
         struct sl_attn_scratch *s = &d->attn[i];
         s->k = cut(&at, SL_ATTN_BLOCK * width);
         s->v = cut(&at, SL_ATTN_BLOCK * width);
+        s->rows = cut(&at, 2 * SL_ATTN_BLOCK * width);
         s->q = cut(&at, SL_ATTN_QROWS * width);
+        s->q_t = cut(&at, SL_ATTN_QROWS * width);
         s->s = cut(&at, (size_t)SL_ATTN_QROWS * SL_ATTN_BLOCK);
         s->wide = cut(&at, 2 * (size_t)SL_ATTN_BLOCK * width);
+        s->p = cut(&at, (size_t)SL_ATTN_QROWS * SL_ATTN_BLOCK);
         s->acc = cut(&at, SL_ATTN_QROWS * width);
+        s->acc_t = cut(&at, SL_ATTN_QROWS * width);
         s->total = cut(&at, SL_ATTN_QROWS * width);
         s->m = cut(&at, SL_ATTN_QROWS);
         s->l = cut(&at, SL_ATTN_QROWS);

@@ -177,16 +177,20 @@ struct sl_attn_tile {
     float *partial; /* [j1 - j0][head_dim + 2]: acc, m, l of the one segment seg0; or NULL */
 };
 
-/* Scratch of one thread for attention tiles, all 64-byte aligned. width is head_dim rounded up to 16. These
- * are the shapes of float32; avx512 keeps bfloat16 K, V, q and s in pairs in the same memory. */
+/* Scratch of one thread for attention tiles, all 64-byte aligned. width is head_dim rounded up to 16.
+ * portable uses the shapes in front of the semicolon, float32 all; in avx512 a word is a float32 or two
+ * bfloat16. */
 struct sl_attn_scratch {
-    float *k;                                /* [head_dim][SL_ATTN_BLOCK], transposed */
-    float *v;                                /* [SL_ATTN_BLOCK][width] */
-    float *q;                                /* [SL_ATTN_QROWS][width], scaled */
-    float *s;                                /* [SL_ATTN_QROWS][SL_ATTN_BLOCK] */
-    float *wide;                             /* [SL_ATTN_BLOCK][2][width]: rows of K and V, padded */
-    float *acc;                              /* [SL_ATTN_QROWS][width] of the segment */
-    float *total;                            /* [SL_ATTN_QROWS][width] of the segments before */
+    float *k;     /* portable: [head_dim][SL_ATTN_BLOCK] */
+    float *v;     /* [SL_ATTN_BLOCK][width]; words, of two positions for bfloat16 */
+    float *rows;  /* avx512: K and V that cannot be used where they lie, [2][SL_ATTN_BLOCK][width] */
+    float *q;     /* [SL_ATTN_QROWS][width], scaled; words */
+    float *q_t;   /* avx512: [width][SL_ATTN_QROWS] words */
+    float *s, *p; /* avx512: scores and their weights, SL_ATTN_BLOCK x SL_ATTN_QROWS at most */
+    float *wide;  /* avx2: [SL_ATTN_BLOCK][2][width], rows of K and V, padded */
+    float *acc;   /* [SL_ATTN_QROWS][width] of the segment */
+    float *acc_t; /* avx512: [width][SL_ATTN_QROWS] */
+    float *total; /* [SL_ATTN_QROWS][width] of the segments before */
     float *m, *l, *keep, *total_m, *total_l; /* [SL_ATTN_QROWS] */
 };
 

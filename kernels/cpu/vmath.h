@@ -28,6 +28,15 @@
 #define SL_GELU_C1 0x1.988454p+0f
 #define SL_GELU_C3 0x1.2444f2p-4f
 
+/* 2^f on [-0.5, 0.5], relative error 8e-5: a seventh of what rounding to bfloat16 adds */
+#define SL_EXP2_COARSE_C0 0x1.fff692p-1f
+#define SL_EXP2_COARSE_C1 0x1.62f31ap-1f
+#define SL_EXP2_COARSE_C2 0x1.f0de1ap-3f
+#define SL_EXP2_COARSE_C3 0x1.c3f76p-5f
+/* the integer nearest to it is the exponent of subnormals, and the power beside it is above 1 */
+#define SL_EXP2_COARSE_MIN (-126.75f)
+#define SL_ROUND_MAGIC     0x1.8p23f /* x + this has round(x) in its low bits */
+
 #define SL_2_OVER_PI 0x1.45f306p-1f
 #define SL_PI_2_A    0x1.921fb6p+0f
 #define SL_PI_2_B    (-0x1.777a5cp-25f)
@@ -58,6 +67,18 @@ static inline float sl_exp2_split(float t, float low)
 static inline float sl_exp2(float t)
 {
     return sl_exp2_split(t, 0.0f);
+}
+
+/* 2^t for t <= 0, to be rounded to bfloat16: what is below its normal numbers comes out subnormal, which
+ * counts as 0 there. NaN gives that too. */
+static inline float sl_exp2_coarse(float t)
+{
+    float c = t > SL_EXP2_COARSE_MIN ? t : SL_EXP2_COARSE_MIN, z = c + SL_ROUND_MAGIC;
+    float f = c - (z - SL_ROUND_MAGIC);
+    float p = fmaf(f, SL_EXP2_COARSE_C3, SL_EXP2_COARSE_C2);
+    p = fmaf(p, f, SL_EXP2_COARSE_C1);
+    p = fmaf(p, f, SL_EXP2_COARSE_C0);
+    return sl_bits_float(sl_float_bits(p) + (sl_float_bits(z) << 23));
 }
 
 static inline float sl_exp(float x)

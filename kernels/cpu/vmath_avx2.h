@@ -42,6 +42,18 @@ static inline __m256 sl_v8_exp2(__m256 t)
     return sl_v8_exp2_split(t, _mm256_setzero_ps());
 }
 
+static inline __m256 sl_v8_exp2_coarse(__m256 t)
+{
+    const __m256 magic = _mm256_set1_ps(SL_ROUND_MAGIC);
+    __m256 c = _mm256_max_ps(t, _mm256_set1_ps(SL_EXP2_COARSE_MIN)), z = _mm256_add_ps(c, magic);
+    __m256 f = _mm256_sub_ps(c, _mm256_sub_ps(z, magic));
+    __m256 p = _mm256_fmadd_ps(f, _mm256_set1_ps(SL_EXP2_COARSE_C3), _mm256_set1_ps(SL_EXP2_COARSE_C2));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_COARSE_C1));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_COARSE_C0));
+    __m256i power = _mm256_slli_epi32(_mm256_castps_si256(z), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power));
+}
+
 static inline __m256 sl_v8_exp(__m256 x)
 {
     const __m256 log2e = _mm256_set1_ps(SL_LOG2E);

@@ -36,6 +36,18 @@ static inline __m512 sl_v_exp2(__m512 t)
     return sl_v_exp2_split(t, _mm512_setzero_ps());
 }
 
+static inline __m512 sl_v_exp2_coarse(__m512 t)
+{
+    const __m512 magic = _mm512_set1_ps(SL_ROUND_MAGIC);
+    __m512 c = _mm512_max_ps(t, _mm512_set1_ps(SL_EXP2_COARSE_MIN)), z = _mm512_add_ps(c, magic);
+    __m512 f = _mm512_sub_ps(c, _mm512_sub_ps(z, magic));
+    __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(SL_EXP2_COARSE_C3), _mm512_set1_ps(SL_EXP2_COARSE_C2));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_COARSE_C1));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_COARSE_C0));
+    __m512i power = _mm512_slli_epi32(_mm512_castps_si512(z), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), power));
+}
+
 static inline __m512 sl_v_exp(__m512 x)
 {
     const __m512 log2e = _mm512_set1_ps(SL_LOG2E);

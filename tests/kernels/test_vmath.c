@@ -57,6 +57,21 @@ static void gelu_is_that_of_tanh(void **state)
     assert_true(isnan(sl_gelu(NAN)));
 }
 
+/* Near enough for what is rounded to bfloat16, 1 at its top, and 0 there once it is below bfloat16's numbers.
+ */
+static void coarse_exp2_is_within_8e_5(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (float t = -125.9f; t <= 0.0f; t += 0.00137f)
+        worst = fmax(worst, fabs(sl_exp2_coarse(t) / exp2((double)t) - 1));
+    assert_true(worst < 8e-5);
+    assert_true(sl_bf16_to_f32(sl_f32_to_bf16(sl_exp2_coarse(0.0f))) == 1.0f);
+    static const float least[] = {-126.75f, -127.0f, -1e30f, -INFINITY, NAN};
+    for (size_t i = 0; i < sizeof least / sizeof *least; i++)
+        assert_true(sl_bf16_to_f32(sl_f32_to_bf16(sl_exp2_coarse(least[i]))) == 0.0f);
+}
+
 static void sincos_is_within_2e_7(void **state)
 {
     (void)state;
@@ -118,6 +133,7 @@ int main(void)
         cmocka_unit_test(exp2_is_within_two_ulp),
         cmocka_unit_test(exp2_at_its_ends_is_exact),
         cmocka_unit_test(gelu_is_that_of_tanh),
+        cmocka_unit_test(coarse_exp2_is_within_8e_5),
         cmocka_unit_test(sincos_is_within_2e_7),
         cmocka_unit_test(f16_round_trip_is_exact),
         cmocka_unit_test(bf16_rounds_to_even_and_has_no_subnormals),
