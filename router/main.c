@@ -40,8 +40,8 @@
 
 struct options {
     char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *log_level;
-    struct sl_conf_list served_model_name, cors_origins;
-    int mode;
+    struct sl_conf_list served_model_name, cors_origins, slo_classes;
+    int mode, slo_miss;
     bool exact;
     uint32_t max_requests, max_connections, max_waiting, api_threads, receive_timeout_s, idle_timeout_s,
         drain_timeout_s;
@@ -49,7 +49,8 @@ struct options {
     uint64_t max_body_bytes, max_unread_bytes;
 };
 
-static const char *const mode_words[] = {"pd", "colocated", "hybrid", NULL}; /* Sluice__Mode less one */
+static const char *const miss_words[] = {"serve", "relegate", "refuse", NULL}; /* enum sl_slo_miss */
+static const char *const mode_words[] = {"pd", "colocated", "hybrid", NULL};   /* Sluice__Mode less one */
 
 #define AT(member) offsetof(struct options, member)
 static const struct sl_conf_opt table[] = {
@@ -70,6 +71,16 @@ static const struct sl_conf_opt table[] = {
      0, 0, NULL},
     {"mode", SL_CONF_ENUM, AT(mode), "hybrid", "how requests are split at start; sluicectl mode switches it",
      0, 0, mode_words},
+    {"slo_classes", SL_CONF_LIST, AT(slo_classes), NULL,
+     "NAME ttft_ms=N tpot_ms=N priority=N, each but the name optional; a request is of the class in its "
+     "header "
+     "X-Sluice-Class, or named like its API key, or \"default\"",
+     0, 0, NULL},
+    {"slo_miss", SL_CONF_ENUM, AT(slo_miss), "serve",
+     "when no placement is predicted to meet a request's wishes: serve it all the same, relegate it behind "
+     "the "
+     "others, or refuse it with 429",
+     0, 0, miss_words},
     {"exact", SL_CONF_BOOL, AT(exact), "true", "pair only nodes whose arithmetic is bit for bit the same", 0,
      0, NULL},
     {"api_key_file", SL_CONF_STRING, AT(api_key_file), NULL,
@@ -112,6 +123,7 @@ struct router {
     struct sl_template *template;
     json_t *template_model;
     struct sl_api_keys *keys;
+    struct sl_slo_classes slo_classes;
     struct sl_metrics *metrics;
     struct sl_api *api;
     struct sl_http_server *http;
@@ -200,6 +212,7 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .context_length = r->model.context_length,
         .model_digest = NULL, /* the nodes agree among themselves; the router reads the vocabulary only */
         .exact = r->o.exact,
+        .slo_miss = (enum sl_slo_miss)r->o.slo_miss,
         .metrics = r->metrics,
     };
     return sl_flow_open(&conf, flow, why);
@@ -223,6 +236,7 @@ static void open_api(struct router *r, struct sl_flow *flow)
         .cors_origins = &r->o.cors_origins,
         .max_unread_bytes = r->o.max_unread_bytes,
         .default_deadline_ms = r->o.request_timeout_s * 1000,
+        .slo_classes = r->slo_classes,
         .metrics = r->metrics,
     };
     r->api = sl_api_open(&conf);
@@ -254,6 +268,8 @@ static enum sl_err start(struct router *r, struct sl_why *why)
     enum sl_err err = sl_http_listen_is_public(r->o.listen, &is_public, why);
     if (!err && r->o.api_key_file)
         err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
+    if (!err)
+        err = sl_slo_classes_parse(&r->o.slo_classes, &r->slo_classes, why);
     if (!err && open_model(r, why) != SL_OK)
         err = SL_ECONFIG; /* whatever is wrong with the file, a restart does not help */
     if (err)

@@ -83,6 +83,10 @@ struct sl_seq_spec {
     int32_t chunk_tokens; /* SL_CHUNK_* or N */
     int32_t speculation;  /* SL_SPEC_* or N: drafts while it decodes; changes no token */
     int32_t priority;     /* lower runs earlier */
+    uint64_t
+        first_token_us; /* when its first token is wanted, sl_now_us() clock; 0 = no wish. Orders prompts */
+    double
+        tpot_ms; /* wanted between tokens, 0 = no wish: while it decodes no step is planned to take longer */
     uint64_t deadline_us; /* of the engine's clock; 0 = none. The owner ends it; here it only orders */
 };
 

@@ -38,7 +38,8 @@ struct sl_seq {
     bool sampled; /* a token was appended by or for this node */
     uint32_t remote_to, compute_to;
     int32_t chunk_tokens, speculation, priority;
-    uint64_t deadline_us;
+    uint64_t deadline_us, first_token_us;
+    double tpot_ms;
 
     uint32_t computed, hit; /* tokens */
     uint32_t pace_tokens; /* n_tokens in the last step without prompts, or when it began to decode; 0 = new */

@@ -140,6 +140,8 @@ enum sl_err sl_engine_seq_open(struct sl_engine *e, const struct sl_seq_spec *sp
         .speculation = spec->speculation == SL_SPEC_DEFAULT ? e->speculation : spec->speculation,
         .priority = spec->priority,
         .deadline_us = spec->deadline_us,
+        .first_token_us = spec->first_token_us,
+        .tpot_ms = spec->tpot_ms,
         .pages = pages,
         .hashes = hashes,
         .opened_us = e->clock_us(),

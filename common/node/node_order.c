@@ -29,6 +29,8 @@ bool sl_order_read(const Sluice__Envelope *e, struct sl_order *out)
             .chunk_tokens = m->has_chunk_tokens ? m->chunk_tokens : SL_CHUNK_DEFAULT,
             .speculation = m->has_speculation ? m->speculation : SL_SPEC_DEFAULT,
             .priority = m->has_priority ? m->priority : 0,
+            .ttft_ms = m->has_ttft_ms ? m->ttft_ms : 0,
+            .tpot_ms = m->has_tpot_ms ? m->tpot_ms : 0,
             .want_digest = m->has_want_digest && m->want_digest,
             .no_prefix_cache = m->has_no_prefix_cache && m->no_prefix_cache,
         };
@@ -50,6 +52,7 @@ bool sl_order_read(const Sluice__Envelope *e, struct sl_order *out)
             .cache_salt = m->cache_salt,
             .chunk_tokens = m->has_chunk_tokens ? m->chunk_tokens : SL_CHUNK_DEFAULT,
             .priority = m->has_priority ? m->priority : 0,
+            .ttft_ms = m->has_ttft_ms ? m->ttft_ms : 0,
             .want_digest = m->has_want_digest && m->want_digest,
             .no_prefix_cache = m->has_no_prefix_cache && m->no_prefix_cache,
         };
@@ -187,6 +190,8 @@ void sl_order_spec(const struct sl_order *o, const struct sl_sampling *sampling,
         .speculation = o->speculation,
         .priority = o->priority,
         .deadline_us = now_us + (uint64_t)o->deadline_ms * 1000,
+        .first_token_us = o->ttft_ms ? now_us + (uint64_t)o->ttft_ms * 1000 : 0,
+        .tpot_ms = o->tpot_ms,
     };
 }
 

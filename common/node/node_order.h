@@ -23,6 +23,7 @@ struct sl_order {
     int32_t chunk_tokens; /* SL_CHUNK_DEFAULT when the message says nothing */
     int32_t speculation;  /* likewise SL_SPEC_DEFAULT */
     int32_t priority;
+    uint32_t ttft_ms, tpot_ms; /* wishes; 0 = none */
     bool want_digest, no_prefix_cache;
 };
 

@@ -1,7 +1,8 @@
 /* common/sched/slack.h - how urgent a waiting prompt is: relative slack.
  *
  * Slack is the time left until its work should be done, per unit of that work; the smallest runs first. The
- * due time is the request's deadline, or STRETCH times its own work after it arrived, whichever comes first:
+ * due time is when the first token is wanted, or without a wish STRETCH times its own work after it arrived;
+ * the request's deadline when that comes first:
  * short prompts overtake long ones soon after they came, and a long one's slack falls as it waits until it is
  * first. Progress does not count: of two equal prompts the first one is finished before the other begins,
  * instead of both being halfway. Source: LARS of Medha, without its remaining work; reference scheduling
@@ -15,8 +16,9 @@
 struct sl_slack {
     int32_t priority; /* lower runs earlier */
     uint64_t arrived_us;
-    uint64_t deadline_us; /* 0 = none */
-    double work_ms;       /* predicted, of the uncached tokens that it came with */
+    uint64_t first_token_us; /* when it is wanted; 0 = no wish */
+    uint64_t deadline_us;    /* 0 = none */
+    double work_ms;          /* predicted, of the uncached tokens that it came with */
 };
 
 double sl_slack_relative(const struct sl_slack *s, uint64_t now_us);

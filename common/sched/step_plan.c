@@ -79,6 +79,7 @@ static struct sl_slack slack_of(const struct sl_plan_prompt *p, double ms_per_to
 {
     return (struct sl_slack){.priority = p->priority,
                              .arrived_us = p->arrived_us,
+                             .first_token_us = p->first_token_us,
                              .deadline_us = p->deadline_us,
 
                              .work_ms = p->total * ms_per_token};

@@ -40,7 +40,7 @@ struct sl_plan_prompt {
     uint32_t total;       /* tokens it had to compute when it was admitted */
     int32_t chunk_tokens; /* SL_CHUNK_AUTO, SL_CHUNK_WHOLE, or N: fixed budget of prompt rows per step */
     int32_t priority;
-    uint64_t arrived_us, deadline_us; /* deadline 0 = none */
+    uint64_t arrived_us, first_token_us, deadline_us; /* as of sl_slack; the last two 0 = none */
 };
 
 /* The cost model as it was when the prompts came: what mixed steps teach after that is no reason for longer

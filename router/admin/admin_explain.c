@@ -74,6 +74,17 @@ static void fact_pair(struct sl_admin_out *o, const char *key, bool part, const 
         sl_admin_pair(o, key, "%u", field(leg, offset));
 }
 
+static const char *wishes(const struct sl_decision *d)
+{
+    if (!d->slo_ttft_ms && !d->slo_tpot_ms)
+        return "none";
+    if (d->done_us)
+        return sl_decision_slo_met(d) ? "met" : "missed";
+    return d->relegated            ? "relegated"
+           : d->slo_predicted_miss ? "predicted to be missed"
+                                   : "predicted to be met";
+}
+
 static void record_table(struct sl_admin_out *o, const struct sl_decision *d, uint64_t now_us)
 {
     const struct sl_decision_attempt *a = sl_decision_last(d);
@@ -83,6 +94,10 @@ static void record_table(struct sl_admin_out *o, const struct sl_decision *d, ui
     sl_admin_pair(o, "asked_mode", "%s", d->asked_mode);
     sl_admin_pair(o, "asked_split", "%" PRId64, d->asked_split);
     sl_admin_pair(o, "asked_chunk", "%d", d->chunk);
+    sl_admin_pair(o, "class", "%s", d->slo_class);
+    sl_admin_pair(o, "wished_ttft_ms", "%u", d->slo_ttft_ms);
+    sl_admin_pair(o, "wished_tpot_ms", "%u", d->slo_tpot_ms);
+    sl_admin_pair(o, "wishes", "%s", wishes(d));
     sl_admin_pair(o, "mode", "%s", a ? sl_place_mode_name(a->mode) : "-");
     sl_admin_pair(o, "P", "%s", a ? a->p : "");
     sl_admin_pair(o, "s", "%u", a ? a->split : 0);

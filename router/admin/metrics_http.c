@@ -46,7 +46,12 @@ struct sl_request_metrics {
         output_size;
     struct sl_metric *decode_time, *prefill_time, *cached_tokens, *running, *waiting, *kv_usage;
     struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover, *ttft_error, *placed[4];
-    struct sl_hashmap *nodes; /* name -> struct node_gauges */
+    struct sl_hashmap *nodes;   /* name -> struct node_gauges */
+    struct sl_hashmap *classes; /* name -> struct class_counters */
+};
+
+struct class_counters {
+    struct sl_metric *met, *missed, *relegated;
 };
 
 static struct pair counters(struct sl_metrics *m, const char *name, const char *own_labels,
@@ -78,6 +83,7 @@ struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m)
     struct sl_request_metrics *s = sl_xcalloc(1, sizeof *s);
     s->m = m;
     s->nodes = sl_hashmap_new();
+    s->classes = sl_hashmap_new();
     for (size_t i = 0; i < N_FINISH; i++) {
         char own[48], vllm[48];
         snprintf(own, sizeof own, "finish=\"%s\"", finish_names[i]);
@@ -145,6 +151,10 @@ void sl_request_metrics_free(struct sl_request_metrics *s)
         sl_free(g);
     }
     sl_hashmap_free(s->nodes);
+    it = 0;
+    while (sl_hashmap_next(s->classes, &it, &v))
+        sl_free(v);
+    sl_hashmap_free(s->classes);
     sl_free(s);
 }
 
@@ -176,6 +186,36 @@ void sl_request_metrics_token(struct sl_request_metrics *s, const struct sl_deci
         observe(&s->itl, gap_us / 1e6);
 }
 
+static struct class_counters *class_of(struct sl_request_metrics *s, const char *name)
+{
+    struct class_counters *c = sl_hashmap_get(s->classes, name, strlen(name));
+    if (c)
+        return c;
+    static const char help[] = "Finished requests that wished for times, by class and by what came of it";
+    char labels[96];
+    c = sl_xcalloc(1, sizeof *c);
+    snprintf(labels, sizeof labels, "class=\"%s\",outcome=\"met\"", name);
+    c->met = sl_counter(s->m, "sluice_slo_requests_total", labels, help);
+    snprintf(labels, sizeof labels, "class=\"%s\",outcome=\"missed\"", name);
+    c->missed = sl_counter(s->m, "sluice_slo_requests_total", labels, help);
+    snprintf(labels, sizeof labels, "class=\"%s\"", name);
+    c->relegated = sl_counter(s->m, "sluice_slo_relegated_total", labels,
+                              "Requests served behind the others since their wishes could not be met");
+    sl_hashmap_put(s->classes, name, strlen(name), c);
+    return c;
+}
+
+/* Classes are named in the router's config: few. */
+static void count_wishes(struct sl_request_metrics *s, const struct sl_decision *d)
+{
+    if (!d->slo_ttft_ms && !d->slo_tpot_ms)
+        return;
+    struct class_counters *c = class_of(s, d->slo_class[0] ? d->slo_class : "none");
+    sl_metric_add(sl_decision_slo_met(d) ? c->met : c->missed, 1);
+    if (d->relegated)
+        sl_metric_add(c->relegated, 1);
+}
+
 void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decision *d)
 {
     size_t finish = FINISH_ERROR;
@@ -183,6 +223,7 @@ void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decis
         if (strcmp(d->finish, finish_names[i]) == 0)
             finish = i;
     add(&s->finished[finish], 1);
+    count_wishes(s, d);
     const struct sl_decision_attempt *a = sl_decision_last(d);
     if (a && (unsigned)a->mode < SL_COUNTOF(s->placed) && s->placed[a->mode])
         sl_metric_add(s->placed[a->mode], d->n_attempts);

@@ -9,6 +9,7 @@
 #include "common/base/conf.h"
 #include "router/api/api_keys.h"
 #include "router/api/prompt.h"
+#include "router/api/slo_class.h"
 #include "router/flow/request_flow.h"
 #include "router/http/http_server.h"
 
@@ -28,6 +29,7 @@ struct sl_api_conf {
     const struct sl_conf_list *cors_origins; /* "*" = any; empty = no page of another origin */
     uint64_t max_unread_bytes;
     uint32_t default_deadline_ms;
+    struct sl_slo_classes slo_classes;
     struct sl_metrics *metrics;
 };
 

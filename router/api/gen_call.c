@@ -226,6 +226,7 @@ static bool read_request(struct sl_api *a, struct sl_http_call *c, bool chat, co
     req->arrived_us = sl_http_arrived_us(c);
     req->key_name = sl_api_key_name(a, c);
     return sl_headers_read(header_of, c, req, fault) && sl_oai_parse(&a->model, chat, body, req, r, fault) &&
+           sl_slo_apply(&a->conf.slo_classes, sl_http_header(c, "X-Sluice-Class"), req, fault) &&
            sl_prompt_make(&prompt, r, fault);
 }
 

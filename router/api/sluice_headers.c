@@ -37,6 +37,15 @@ static int64_t read_number(const struct reader *r, const char *name, int64_t max
     return v;
 }
 
+static uint32_t read_ms(const struct reader *r, const char *name, uint32_t dflt)
+{
+    static const char expected[] = "milliseconds, 1 to 86400000";
+    int64_t ms = read_number(r, name, SL_MAX_DEADLINE_MS, -1, expected);
+    if (ms == 0)
+        bad(r, name, "0", expected);
+    return ms > 0 ? (uint32_t)ms : dflt;
+}
+
 static bool read_flag(const struct reader *r, const char *name)
 {
     const char *s = r->get(r->arg, name);
@@ -101,11 +110,8 @@ bool sl_headers_read(sl_header_fn *get, const void *arg, struct sl_gen_req *req,
     req->want_decode_node = read_name(&r, "X-Sluice-Decode-Node", req->arena);
     req->want_digest = read_flag(&r, "X-Sluice-Digest");
     req->no_prefix_cache = read_flag(&r, "X-Sluice-No-Cache");
-    int64_t deadline_ms =
-        read_number(&r, "X-Sluice-Deadline-Ms", SL_MAX_DEADLINE_MS, -1, "milliseconds, 1 to 86400000");
-    if (deadline_ms == 0)
-        bad(&r, "X-Sluice-Deadline-Ms", "0", "milliseconds, 1 to 86400000");
-    if (deadline_ms > 0)
-        req->deadline_ms = (uint32_t)deadline_ms;
+    req->deadline_ms = read_ms(&r, "X-Sluice-Deadline-Ms", req->deadline_ms);
+    req->ttft_ms = read_ms(&r, "X-Sluice-Ttft-Ms", 0);
+    req->tpot_ms = read_ms(&r, "X-Sluice-Tpot-Ms", 0);
     return fault->err == SL_OK;
 }

@@ -16,12 +16,22 @@
 #include "common/sched/speculate.h"
 
 #define CANCEL_TOMBSTONE_MIN_MS 1000
+#define RELEGATED_LEVELS        30 /* of priority: five minutes of ageing (slack.h) behind the others */
 
 static uint32_t left_ms(const struct sl_request *r)
 {
     uint64_t now = sl_now_us();
     uint64_t left = r->deadline_us > now ? (r->deadline_us - now + 999) / 1000 : 1;
     return left < UINT32_MAX ? (uint32_t)left : UINT32_MAX;
+}
+
+/* At least 1 ms where there is a wish: one that cannot be met is still urgent. */
+uint32_t sl_flow_ttft_left_ms(const struct sl_request *r)
+{
+    if (!r->req->ttft_ms)
+        return 0;
+    uint64_t due = r->record->arrived_us + (uint64_t)r->req->ttft_ms * 1000, now = sl_now_us();
+    return due > now + 1000 ? (uint32_t)((due - now) / 1000) : 1;
 }
 
 static struct sl_node_call call_for(const struct sl_request *r, const struct sl_leg *leg,
@@ -77,8 +87,12 @@ enum sl_err sl_flow_send_submit(struct sl_flow *f, struct sl_request *r, uint32_
     m.chunk_tokens = q->chunk;
     m.has_speculation = q->speculation != SL_SPEC_DEFAULT;
     m.speculation = q->speculation;
-    m.has_priority = q->priority != 0;
-    m.priority = q->priority;
+    m.priority = q->priority + (r->relegated ? RELEGATED_LEVELS : 0);
+    m.has_priority = m.priority != 0;
+    m.ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r);
+    m.has_ttft_ms = m.ttft_ms > 0;
+    m.tpot_ms = q->tpot_ms;
+    m.has_tpot_ms = m.tpot_ms > 0;
     m.has_want_digest = m.want_digest = q->want_digest;
     m.has_no_prefix_cache = m.no_prefix_cache = q->no_prefix_cache;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
@@ -111,8 +125,10 @@ enum sl_err sl_flow_send_prefill(struct sl_flow *f, struct sl_request *r, uint32
     m.cache_salt = (char *)q->cache_salt;
     m.has_chunk_tokens = q->chunk != -2;
     m.chunk_tokens = q->chunk;
-    m.has_priority = q->priority != 0;
-    m.priority = q->priority;
+    m.priority = q->priority + (r->relegated ? RELEGATED_LEVELS : 0);
+    m.has_priority = m.priority != 0;
+    m.ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r);
+    m.has_ttft_ms = m.ttft_ms > 0;
     m.has_want_digest = m.want_digest = q->want_digest;
     m.has_no_prefix_cache = m.no_prefix_cache = q->no_prefix_cache;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;

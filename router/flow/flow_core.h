@@ -88,6 +88,8 @@ void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r);
 
 /* ---- flow_commands.c ---- */
 /* SL_EAGAIN, SL_EPEER: it did not even leave. */
+/* Milliseconds left of the wish for the first token, at least 1; 0 = no wish. */
+uint32_t sl_flow_ttft_left_ms(const struct sl_request *r);
 SL_MUST_CHECK enum sl_err sl_flow_send_submit(struct sl_flow *f, struct sl_request *r, uint32_t tries);
 SL_MUST_CHECK enum sl_err sl_flow_send_prefill(struct sl_flow *f, struct sl_request *r, uint32_t tries);
 /* To the leg's node when it may still know the request; never fails: a node that is not told has its own

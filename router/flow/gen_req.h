@@ -31,6 +31,8 @@ struct sl_gen_req {
     bool return_token_ids;
     const char *cache_salt; /* NULL = shared */
     int32_t priority;
+    const char *slo_class;     /* name, the router's; NULL = none */
+    uint32_t ttft_ms, tpot_ms; /* wished: from arrival to the first token, between tokens; 0 = no wish */
 
     /* placement wishes, for comparison and debugging: headers X-Sluice-Mode, -Split, -Chunk, -Prefill-Node,
      * -Decode-Node, -Digest */

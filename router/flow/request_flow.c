@@ -255,6 +255,8 @@ static struct sl_place_req placement_request(const struct sl_flow *f, const stru
         .strict = r->attempt == 0,
         .split = q->split,
         .chunk = q->chunk,
+        .ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r),
+        .tpot_ms = q->tpot_ms,
         .want_p = q->want_prefill_node,
         .want_d = q->want_decode_node};
     switch (q->mode) {
@@ -330,6 +332,19 @@ static void send_legs(struct sl_flow *f, struct sl_request *r)
     sl_flow_arm(f, r);
 }
 
+/* No placement is predicted to meet the request's wishes. False: it is over. */
+static bool missed(struct sl_flow *f, struct sl_request *r)
+{
+    r->record->slo_predicted_miss = true;
+    if (f->conf.slo_miss == SL_SLO_RELEGATE)
+        r->relegated = r->record->relegated = true;
+    if (f->conf.slo_miss != SL_SLO_REFUSE)
+        return true;
+    sl_flow_fail(f, r, SL_EAGAIN,
+                 "No node is predicted to give this request the times it wishes; try again later.");
+    return false;
+}
+
 static void place(struct sl_flow *f, struct sl_request *r)
 {
     make_chain(f, r);
@@ -346,6 +361,8 @@ static void place(struct sl_flow *f, struct sl_request *r)
         sl_flow_trouble(f, r, &t, why.text);
         return;
     }
+    if (choice.best.predicted.miss > 0 && r->attempt == 0 && !missed(f, r))
+        return;
     r->state = SL_REQ_PLACED;
     start_legs(f, r, &choice, q.n_tokens);
     sl_decision_placed(r->record, &f->view->state, &choice, r->attempt, q.n_tokens,
@@ -380,6 +397,9 @@ void sl_flow_begin(struct sl_flow *f, struct sl_gen_req *req, struct sl_door_ent
     d->chunk = req->chunk;
     d->n_prompt = req->n_tokens;
     d->arrived_us = arrived;
+    snprintf(d->slo_class, sizeof d->slo_class, "%s", req->slo_class ? req->slo_class : "");
+    d->slo_ttft_ms = req->ttft_ms;
+    d->slo_tpot_ms = req->tpot_ms;
     sl_request_metrics_arrived(f->metrics, req);
 
     if (!sl_door_is_open(f->door, door)) {

@@ -13,6 +13,13 @@
 
 struct sl_flow; /* opaque */
 
+/* What happens to a request that no placement is predicted to give the times it wishes. */
+enum sl_slo_miss {
+    SL_SLO_SERVE,
+    SL_SLO_RELEGATE, /* behind the others; counted */
+    SL_SLO_REFUSE    /* SL_EAGAIN (429) */
+};
+
 struct sl_flow_conf {
     const char *register_url; /* REP: nodes register here */
     const char *event_url;    /* PULL: nodes send events here; port 0 = any */
@@ -26,7 +33,8 @@ struct sl_flow_conf {
     uint32_t context_length;
     const uint8_t *model_digest; /* 16 bytes or NULL: nodes with another digest are refused */
     bool exact;                  /* nodes with another numerics id do not pair */
-    struct sl_metrics *metrics;  /* borrowed */
+    enum sl_slo_miss slo_miss;
+    struct sl_metrics *metrics; /* borrowed */
 };
 
 SL_MUST_CHECK enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out,

@@ -62,6 +62,7 @@ struct sl_request {
     enum sl_err before; /* the error that made it be placed again */
     uint32_t n_faults;  /* placements lost to something else than full nodes */
     uint32_t n_waits;
+    bool relegated; /* its wishes could not be met: served behind the others */
     char because[160];
 
     uint64_t *chain; /* hashes of the prompt's full pages, for page_tokens chain_page_tokens */

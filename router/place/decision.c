@@ -69,6 +69,18 @@ const struct sl_decision *sl_decisions_nth(const struct sl_decisions *r, uint32_
     return n < r->n && n < r->added ? r->ring[(r->added - 1 - n) % r->max] : NULL;
 }
 
+bool sl_decision_slo_met(const struct sl_decision *d)
+{
+    bool ended_well = strcmp(d->finish, "stop") == 0 || strcmp(d->finish, "length") == 0;
+    if (!d->slo_ttft_ms && !d->slo_tpot_ms)
+        return true;
+    if (!ended_well || !d->first_us)
+        return false;
+    double ttft_ms = (double)(d->first_us - d->arrived_us) / 1e3;
+    double tpot_ms = d->n_generated > 1 ? (double)(d->done_us - d->first_us) / 1e3 / (d->n_generated - 1) : 0;
+    return (!d->slo_ttft_ms || ttft_ms <= d->slo_ttft_ms) && (!d->slo_tpot_ms || tpot_ms <= d->slo_tpot_ms);
+}
+
 const struct sl_decision_attempt *sl_decision_last(const struct sl_decision *d)
 {
     if (d->n_attempts == 0)

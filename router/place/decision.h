@@ -40,6 +40,9 @@ struct sl_decision {
     char asked_mode[16]; /* "pd", "hybrid" ... of the request, or "default pd" */
     int64_t asked_split;
     int32_t chunk;
+    char slo_class[33];                /* "" = none */
+    uint32_t slo_ttft_ms, slo_tpot_ms; /* wished; 0 = no wish */
+    bool slo_predicted_miss, relegated;
     uint32_t n_prompt, n_generated;
     uint32_t n_attempts; /* placements made; the first SL_DECISION_ATTEMPTS - 1 and the last are kept */
     struct sl_decision_attempt attempts[SL_DECISION_ATTEMPTS];
@@ -59,6 +62,9 @@ struct sl_decision {
  * the bytes that were unsent when the first token was sampled over the measured link. False when a part is
  * missing. */
 bool sl_decision_handover_ms(const struct sl_decision *d, double *out);
+/* Of a finished request: it ended well, the first token came within ttft_ms of arrival and the others, on
+ * average, tpot_ms after one another. True without wishes. */
+bool sl_decision_slo_met(const struct sl_decision *d);
 /* The placement that counts: the last one. NULL before any. */
 const struct sl_decision_attempt *sl_decision_last(const struct sl_decision *d);
 

@@ -31,11 +31,14 @@ static bool fits_pool(const struct sl_place_node *n, uint64_t tokens)
     return tokens <= (uint64_t)n->total_pages * n->page_tokens;
 }
 
-/* Dearer links are told apart before prices: a degraded one is used when nothing else is left. */
+/* A degraded link is used when nothing else is left; the cheapest of those that meet the wishes goes first,
+ * and where none does the one that misses least. */
 static bool cheaper(const struct sl_place_candidate *a, const struct sl_place_candidate *b)
 {
     if (a->degraded != b->degraded)
         return !a->degraded;
+    if (a->predicted.miss < b->predicted.miss || a->predicted.miss > b->predicted.miss)
+        return a->predicted.miss < b->predicted.miss;
     return a->predicted.cost_ms < b->predicted.cost_ms;
 }
 

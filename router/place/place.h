@@ -74,6 +74,7 @@ struct sl_place_req {
     bool strict;   /* node names, split and demanded mode bind. After a fault they are wishes only */
     int64_t split; /* asked for, -1 = by rule */
     int32_t chunk; /* -2 = the node's setting */
+    double ttft_ms, tpot_ms;     /* wished: until the first token, from now; between tokens. 0 = no wish */
     const char *want_p, *want_d; /* names or NULL */
 };
 
@@ -81,6 +82,7 @@ struct sl_place_prediction {
     double ttft_ms;   /* arrival to first token */
     double second_ms; /* arrival to second token */
     double damage_ms; /* delay of others' tokens, summed over them */
+    double miss;      /* by how much wishes are missed: 0.5 = one and a half times what was wished; 0 = met */
     double
         cost_ms; /* what is compared: the delays of all users together, a little more for what is less sure */
 };

@@ -228,6 +228,11 @@ static double page_wait_ms(const struct sl_place_node *d, const struct sl_place_
     return missing > 0 ? ceil(missing / pages_of_one) * request_ms / rows : 0;
 }
 
+static double over(double ms, double wished_ms)
+{
+    return wished_ms > 0 && ms > wished_ms ? ms / wished_ms - 1 : 0;
+}
+
 void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
 {
     const struct sl_place_state *state = x->state;
@@ -278,6 +283,8 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         out->second_ms = out->ttft_ms + decode_ms;
     }
     out->damage_ms = damage;
+    out->miss =
+        over(out->ttft_ms, req->ttft_ms) + over(fmax(decode_ms, out->second_ms - out->ttft_ms), req->tpot_ms);
     double pause_ms = out->second_ms - out->ttft_ms - decode_ms;
     out->cost_ms =
         (2 * out->second_ms + PAUSE_WEIGHT * pause_ms + expected * decode_ms + damage) * doubt(state, req, c);

@@ -260,6 +260,29 @@ static void twin_waits_and_takes_the_pages(void **state)
     close_engine(&f);
 }
 
+/* A decoding sequence's wish sets the time of the steps: a tile now and then, or the whole prompt at once. */
+static void tpot_wish_of_a_decoding_sequence_bounds_the_chunks_beside_it(void **state)
+{
+    (void)state;
+    for (uint32_t wish = 0; wish < 2; wish++) {
+        struct sl_engine_conf c = conf_of(64);
+        struct fixture f = open_engine(&c);
+        struct sl_seq_spec a = spec_of(8, 200), b = spec_of(48, 1);
+        a.max_tokens = 60;
+        a.tpot_ms = wish ? 1e-6 : 1e6;
+        b.chunk_tokens = SL_CHUNK_AUTO;
+        open_seq(&f, &a);
+        step(&f);
+        struct sl_seq *s = open_seq(&f, &b);
+        run(&f);
+        if (wish)
+            assert_true(view(s).chunks >= 48 / SL_PLAN_ALIGN && view(s).largest_chunk <= SL_PLAN_ALIGN);
+        else
+            assert_int_equal(view(s).chunks, 1);
+        close_engine(&f);
+    }
+}
+
 static void chunk_setting_of_the_sequence_is_kept(void **state)
 {
     (void)state;
@@ -666,6 +689,7 @@ int main(void)
         cmocka_unit_test(migrated_request_counts_from_its_prompt),
         cmocka_unit_test(second_request_hits_all_but_the_last_token),
         cmocka_unit_test(twin_waits_and_takes_the_pages),
+        cmocka_unit_test(tpot_wish_of_a_decoding_sequence_bounds_the_chunks_beside_it),
         cmocka_unit_test(chunk_setting_of_the_sequence_is_kept),
         cmocka_unit_test(decode_rows_run_in_every_step_beside_a_long_prompt),
         cmocka_unit_test(split_request_waits_for_pages_and_goes_on),

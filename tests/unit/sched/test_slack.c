@@ -38,6 +38,21 @@ static void deadline_makes_urgent(void **state)
     assert_true(sl_slack_before(&calm, &late, 10 * MS));
 }
 
+static void wish_for_the_first_token_makes_urgent_or_patient(void **state)
+{
+    (void)state;
+    struct sl_slack calm = {.arrived_us = 0, .work_ms = 100}, wish = calm;
+    wish.arrived_us = 10 * MS;
+    wish.first_token_us = 150 * MS;
+    assert_true(sl_slack_before(&wish, &calm, 10 * MS));
+    wish = calm;
+    wish.first_token_us = 9000 * MS; /* it has time */
+    calm.arrived_us = 10 * MS;
+    assert_true(sl_slack_before(&calm, &wish, 10 * MS));
+    wish.deadline_us = 200 * MS;
+    assert_true(sl_slack_before(&wish, &calm, 10 * MS));
+}
+
 static void priority_wins_until_the_other_has_aged(void **state)
 {
     (void)state;
@@ -81,6 +96,7 @@ int main(void)
         cmocka_unit_test(short_prompt_that_came_later_overtakes_a_long_one_soon),
         cmocka_unit_test(long_prompt_that_waited_goes_before_a_new_short_one),
         cmocka_unit_test(deadline_makes_urgent),
+        cmocka_unit_test(wish_for_the_first_token_makes_urgent_or_patient),
         cmocka_unit_test(priority_wins_until_the_other_has_aged),
         cmocka_unit_test(prompt_without_work_has_a_finite_slack),
         cmocka_unit_test(equal_prompts_are_finished_one_after_the_other),

@@ -112,6 +112,10 @@ static void headers_set_the_wishes(void **state)
     assert_true(q.no_prefix_cache);
     assert_int_equal(read_one("X-Sluice-Deadline-Ms", "5", &q), SL_OK);
     assert_int_equal(q.deadline_ms, 5);
+    assert_int_equal(read_one("X-Sluice-Ttft-Ms", "800", &q), SL_OK);
+    assert_int_equal(q.ttft_ms, 800);
+    assert_int_equal(read_one("X-Sluice-Tpot-Ms", "40", &q), SL_OK);
+    assert_int_equal(q.tpot_ms, 40);
 }
 
 static void header_with_a_wrong_value_is_refused(void **state)

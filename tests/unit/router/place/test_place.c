@@ -264,6 +264,24 @@ static void hybrid_slow_link_lets_the_decode_node_give_the_first_token(void **s)
     assert_int_equal(out.best.split, 1984); /* all but the last page: no pause behind the first token */
 }
 
+static void wishes_go_before_the_price(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.nodes[0].may_decode = c.nodes[0].may_prefill = false;
+    c.nodes[1].decode_rows = 30; /* its steps are too long for the wish, but nothing is queued */
+    c.nodes[2].queued_prompt_tokens = 4000;
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 50);
+    assert_int_equal(placed(&c, &r).best.d, 1);
+    r.tpot_ms = 20;
+    struct sl_place_choice out = placed(&c, &r);
+    assert_int_equal(out.best.d, 2);
+    assert_true(out.best.predicted.miss <= 0);
+    r.ttft_ms = 1; /* nobody can: who misses least */
+    assert_true(placed(&c, &r).best.predicted.miss > 0);
+}
+
 static void node_where_others_wait_is_left_for_the_free_one(void **s)
 {
     (void)s;
@@ -519,6 +537,7 @@ int main(void)
         cmocka_unit_test(hybrid_idle_equal_nodes_stays_on_one),
         cmocka_unit_test(hybrid_decoding_node_gets_the_prompt_computed_elsewhere),
         cmocka_unit_test(hybrid_slow_link_lets_the_decode_node_give_the_first_token),
+        cmocka_unit_test(wishes_go_before_the_price),
         cmocka_unit_test(node_where_others_wait_is_left_for_the_free_one),
         cmocka_unit_test(hybrid_prefix_on_the_decode_node_becomes_colocated),
         cmocka_unit_test(split_asked_is_rounded_down_to_a_page),
