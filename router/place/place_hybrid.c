@@ -1,5 +1,5 @@
-/* router/place/place_hybrid.c - any split: every D alone and with the best P for the whole prompt, then, for
- * the best of these D's, the other good P's and some splits between.
+/* router/place/place_hybrid.c - any split: every D alone and with the best P for as much of the prompt as P
+ * may compute, then, for the best of these D's, the other good P's and some splits between.
  *
  * A split asked for by the client is the only one looked at. The number of candidates stays linear in the
  * nodes. */
@@ -28,32 +28,35 @@ static void add_asked_split(struct sl_candidates *c)
     }
 }
 
-/* The splits of the prompt between p and d; the whole of it is priced already when p is the one of stage 1.
- */
-static void add_splits(struct sl_candidates *c, int p, int d, bool whole)
+/* The most that P computes for d: all but the last page where d may be in the middle of another's prompt when
+ * the pages come. The first token comes from d then, and the stream does not pause behind it. */
+static uint32_t most_split(const struct sl_candidates *c, int d)
 {
-    uint32_t last = 0, n = c->req->n_tokens;
+    const struct sl_place_node *n = &c->state->nodes[d];
+    uint32_t all_but_last = page_floor(n, c->req->n_tokens - 1);
+    return n->may_prefill && all_but_last > 0 ? all_but_last : c->req->n_tokens;
+}
+
+/* Some splits between p and d, and the largest unless stage 1 has priced it. */
+static void add_splits(struct sl_candidates *c, int p, int d, bool most)
+{
+    uint32_t last = 0, end = most_split(c, d);
     for (size_t q = 0; q < SL_COUNTOF(quarters); q++) {
-        uint32_t s = page_floor(&c->state->nodes[d], (uint64_t)n * quarters[q] / 4);
-        if (s != last && s < n)
+        uint32_t s = page_floor(&c->state->nodes[d], (uint64_t)c->req->n_tokens * quarters[q] / 4);
+        if (s != last && s < end)
             sl_candidates_add(c, p, s, d);
         last = s;
     }
-    uint32_t all_but_last = page_floor(&c->state->nodes[d], n - 1); /* the first token comes from D then */
-    if (all_but_last != last)
-        sl_candidates_add(c, p, all_but_last, d);
-    if (whole)
-        sl_candidates_add(c, p, n, d);
+    if (most)
+        sl_candidates_add(c, p, end, d);
 }
 
-/* The first of the best P's that is not d and may send to it, with the whole prompt; -1 when there is none.
- */
-static int add_whole(struct sl_candidates *c, const int *best_p, uint32_t n_p, int d)
+/* Stage 1: the first of the best P's that is not d and may send to it, with as much as it may compute. */
+static void add_most(struct sl_candidates *c, const int *best_p, uint32_t n_p, int d)
 {
     for (uint32_t i = 0; i < n_p; i++)
-        if (best_p[i] != d && sl_candidates_add(c, best_p[i], c->req->n_tokens, d))
-            return best_p[i];
-    return -1;
+        if (best_p[i] != d && sl_candidates_add(c, best_p[i], most_split(c, d), d))
+            return;
 }
 
 void sl_place_hybrid(struct sl_candidates *c)
@@ -67,7 +70,7 @@ void sl_place_hybrid(struct sl_candidates *c)
     for (uint32_t d = 0; d < c->state->n_nodes; d++)
         if (c->can_d[d]) {
             sl_candidates_add(c, -1, 0, (int)d);
-            add_whole(c, best_p, n_p, (int)d);
+            add_most(c, best_p, n_p, (int)d);
         }
     uint32_t n_d = sl_candidates_best_d(c, best_d);
     for (uint32_t k = 0; k < n_d; k++)
