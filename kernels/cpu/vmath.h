@@ -75,9 +75,9 @@ static inline float sl_exp2_coarse(float t)
 {
     float c = t > SL_EXP2_COARSE_MIN ? t : SL_EXP2_COARSE_MIN, z = c + SL_ROUND_MAGIC;
     float f = c - (z - SL_ROUND_MAGIC);
-    float p = fmaf(f, SL_EXP2_COARSE_C3, SL_EXP2_COARSE_C2);
-    p = fmaf(p, f, SL_EXP2_COARSE_C1);
-    p = fmaf(p, f, SL_EXP2_COARSE_C0);
+    float p = sl_fma(f, SL_EXP2_COARSE_C3, SL_EXP2_COARSE_C2);
+    p = sl_fma(p, f, SL_EXP2_COARSE_C1);
+    p = sl_fma(p, f, SL_EXP2_COARSE_C0);
     return sl_bits_float(sl_float_bits(p) + (sl_float_bits(z) << 23));
 }
 
