@@ -122,7 +122,7 @@ bool sl_cache_get(const char *dir, const char *name, void *bytes, size_t n)
 {
     SL_ASSERT(n <= RECORD_MAX_BYTES);
     char *path = sl_xasprintf("%s/%s", dir, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     sl_free(path);
     if (fd < 0)
         return false;

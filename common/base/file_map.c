@@ -17,7 +17,7 @@ enum sl_err sl_file_map_open(const char *path, struct sl_file_map *out, struct s
 {
     struct stat st;
     enum sl_err e = SL_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return sl_why_set(why, SL_EIO,
                           "%s: cannot open the model file (%s); check the path and its permissions", path,

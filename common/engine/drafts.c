@@ -71,7 +71,9 @@ void sl_drafts_plan(struct sl_engine *e, uint32_t n, struct sl_plan_state *state
         .seqs = e->spec_seqs,
         .n_seqs = n,
         .max_drafts = rows_left(e, n, prompts_wait),
-        .target_ms = state->tpot_target_ms > 0 || prompts_wait ? sl_plan_target_ms(state) : 0,
+        .target_ms = state->tpot_target_ms > 0 || state->tpot_wish_ms > 0 || prompts_wait
+                         ? sl_plan_target_ms(state)
+                         : 0,
         .prompts_wait = prompts_wait,
     };
     sl_speculate(&spec, e->n_drafts);

@@ -275,6 +275,28 @@ void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
     }
 }
 
+struct sl_seq *sl_engine_blocking(const struct sl_engine *e)
+{
+    bool work_waits = false;
+    struct sl_seq *youngest = NULL;
+    SL_LIST_FOREACH(pos, &e->waiting)
+    {
+        const struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
+        work_waits |= s->granted && !s->decode;
+    }
+    if (e->in_flight || !work_waits)
+        return NULL;
+    SL_LIST_FOREACH(pos, &e->running)
+    {
+        struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
+        if (s->state != SL_SEQ_REMOTE)
+            return NULL;
+        if (!youngest || s->order > youngest->order)
+            youngest = s;
+    }
+    return youngest;
+}
+
 size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t n)
 {
     return sl_kv_prefix_newest(e->prefix, out, n);

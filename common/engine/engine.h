@@ -177,6 +177,10 @@ struct sl_engine_memory {
 };
 const struct sl_engine_memory *sl_engine_memory(const struct sl_engine *e);
 void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out);
+/* Two nodes that prefill for each other can each hold the pages the other's work waits for. Where nothing can
+ * run here, all that runs waits for a prefill node, and granted work for a decode node waits for pages: the
+ * youngest that may give up waiting (compute the rest here). NULL when it is not so. */
+struct sl_seq *sl_engine_blocking(const struct sl_engine *e);
 /* The n newest chain hashes of the prefix cache, newest first; returns how many. */
 size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t n);
 /* Panics in words when pages are lost: free + referenced != total. For tests and the drain report. */

@@ -292,11 +292,13 @@ static void plan(struct sl_engine *e, uint64_t now_us)
 
     uint32_t n_prompts = gather_prompts(e);
     sl_plan_pace_step(&e->pace, &e->cost, n_prompts > 0);
-    double context = 0, pace = 0, tightest_ms = e->tpot_target_ms;
+    double context = 0, pace = 0, wish_ms = 0;
+    bool without_wish = false;
     for (uint32_t i = 0; i < n_decode; i++) {
         struct sl_seq *s = e->decode_seqs[i];
-        if (s->tpot_ms > 0 && (tightest_ms <= 0 || s->tpot_ms < tightest_ms))
-            tightest_ms = s->tpot_ms;
+        without_wish |= s->tpot_ms <= 0;
+        if (s->tpot_ms > 0 && (wish_ms <= 0 || s->tpot_ms < wish_ms))
+            wish_ms = s->tpot_ms;
         if (n_prompts == 0 || s->pace_tokens == 0)
             s->pace_tokens = s->n_tokens;
         context += s->n_tokens;
@@ -312,7 +314,9 @@ static void plan(struct sl_engine *e, uint64_t now_us)
         .pace_context = pace,
         .max_rows = e->max_rows,
         .align = SL_PLAN_ALIGN,
-        .tpot_target_ms = tightest_ms,
+        .tpot_target_ms = e->tpot_target_ms,
+        .tpot_wish_ms = wish_ms,
+        .rows_without_wish = without_wish,
         .stretch = e->chunk_stretch,
         .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS,
         .starved_steps = e->starved_steps,

@@ -307,12 +307,29 @@ static enum sl_err read_pattern(const struct reader *r, const json_t *layers)
     return SL_OK;
 }
 
+static enum sl_err check_layer_types(const struct reader *r, const json_t *layers)
+{
+    const json_t *n = json_object_get(r->text, "num_hidden_layers");
+    size_t count = json_array_size(layers);
+    for (size_t i = 0; i < count; i++) {
+        const char *kind = json_string_value(json_array_get(layers, i));
+        if (!kind || (strcmp(kind, "full_attention") != 0 && strcmp(kind, "sliding_attention") != 0))
+            return unsupported(r, "layer_types", kind ? kind : "?", "full_attention or sliding_attention");
+    }
+    if (count > 0 && (json_int_t)count != json_integer_value(n))
+        return unsupported(r, "layer_types", "a list of another length", "one for each of num_hidden_layers");
+    return SL_OK;
+}
+
 static enum sl_err read_window(const struct reader *r)
 {
     const json_t *use = json_object_get(r->text, "use_sliding_window"),
                  *layers = json_object_get(r->text, "layer_types");
     struct sl_model_value v = {0};
-    enum sl_err e = number(r, "sliding_window", &v);
+    enum sl_err e = check_layer_types(r, layers);
+    if (e != SL_OK)
+        return e;
+    e = number(r, "sliding_window", &v);
     if (e != SL_OK)
         return e == SL_ENOTFOUND ? SL_OK : e;
     size_t n_full = 0, n_layers = json_array_size(layers);

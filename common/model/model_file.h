@@ -61,7 +61,7 @@ const struct sl_model_tensor *sl_model_file_tensor_find(const struct sl_model_fi
                                                         const char *name); /* NULL when absent */
 
 /* The tensor with its rows in GGUF's order, bytes long. Only where pair_heads is not 0 and divides the rows
- * (a vector's elements) into heads of even length, as model_conf.c has checked. */
+ * (a vector's elements) into heads of even length, as tensor_check.c has checked. */
 void sl_model_tensor_to_pairs(const struct sl_model_tensor *t, void *out);
 
 /* What the vocabulary beside the weights says: its size (0 = none there) and a digest of all that decides

@@ -31,7 +31,7 @@
 
 static const char magic[8] = "SLPACKED";
 /* All kinds of files in the folder share the bound. */
-static const char *const suffixes[] = {SUFFIX, ".digest", ".profile", NULL};
+static const char *const suffixes[] = {SUFFIX, ".digest", ".cost", NULL};
 
 struct header {
     char magic[8];
@@ -160,7 +160,7 @@ struct sl_pack_cache *sl_pack_cache_open(const char *dir, const struct sl_pack_k
     file_name(key, name);
     struct sl_pack_cache *c = sl_xcalloc(1, sizeof *c);
     c->path = sl_xasprintf("%s/%s", dir, name);
-    c->fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    c->fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (c->fd < 0)
         goto none;
     const struct header *h = &c->header;

@@ -24,6 +24,7 @@
 #define MAX_COMMANDS      1024u
 #define MAX_XFER_EVENTS   65536u
 #define EVENTS_PER_POLL   64u
+#define BLOCKING_MS       500 /* between two looks; a transfer that goes on shows within one */
 #define MAX_RESYNC_TOKENS 32768u
 #define REPLY_ARENA_BYTES ((size_t)64 << 20)
 
@@ -47,6 +48,25 @@ static void on_drain_end(void *arg)
     struct sl_node *n = arg;
     SL_WARN("drain ran out of time, what runs is given back to the routers legs=%u", n->legs.n_active);
     sl_node_end_all(n, SL_EDRAINING, "the node had to stop");
+}
+
+/* Two nodes that wait for each other's pages: this one gives up waiting for one request's and computes it,
+ * when it found itself so twice in a row. What the other node computed of it is lost, and nothing else. */
+static void on_blocking(void *arg)
+{
+    struct sl_node *n = arg;
+    struct sl_seq *s = sl_engine_blocking(n->engine);
+    if (s && s == n->blocking) {
+        struct sl_seq_view v;
+        sl_seq_view(s, &v);
+        struct sl_leg *l = v.owner;
+        if (l->xfer == SL_LEG_XFER_OPEN)
+            (void)l->duty->cancel_xfer(l,
+                                       "two nodes wait for each other's pages"); /* a full queue: next time */
+        s = NULL;
+    }
+    n->blocking = s;
+    sl_timer_set(n->blocking_timer, BLOCKING_MS);
 }
 
 void sl_node_drain(struct sl_node *n, bool on, uint32_t deadline_ms)
@@ -242,6 +262,7 @@ static void end_round(struct sl_node *n)
 
 void sl_node_run(struct sl_node *n)
 {
+    sl_timer_set(n->blocking_timer, BLOCKING_MS);
     end_round(n);
     while (!atomic_load(&n->stop)) {
         sl_loop_once(n->loop, UINT32_MAX);
@@ -367,6 +388,7 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
     }
     sl_legs_init(n);
     n->drain_timer = sl_timer_new(n->loop, on_drain_end, n);
+    n->blocking_timer = sl_timer_new(n->loop, on_blocking, n);
     if ((err = open_engine(n, why)) != SL_OK || (err = open_xfer(n, why)) != SL_OK)
         goto fail;
     if ((err = sl_wire_server_open(conf->listen, COMMANDS_AT_ONCE, n->commands, 0, &n->server, why)) != SL_OK)
@@ -422,6 +444,7 @@ void sl_node_close(struct sl_node *n)
     for (void *ev; (ev = sl_queue_pop(n->xfer_events));)
         sl_free(ev);
     sl_timer_free(n->drain_timer);
+    sl_timer_free(n->blocking_timer);
     sl_queue_free(n->commands);
     sl_queue_free(n->answers);
     sl_queue_free(n->xfer_events);

@@ -77,7 +77,8 @@ struct sl_node {
     bool draining;
     bool leaving; /* told to stop: draining cannot be taken back */
     bool step_in_flight;
-    struct sl_timer *drain_timer;
+    struct sl_timer *drain_timer, *blocking_timer;
+    struct sl_seq *blocking; /* what sl_engine_blocking() said last; only compared */
     _Atomic int stop;
     /* (optional) called after every round, for who runs the node */
     void (*after_round)(void *arg);

@@ -60,7 +60,7 @@ const struct sl_conf_opt sl_node_opts[] = {
      "prompt chunk: auto (by predicted time), 0 (whole prompts), or a number of tokens", 0, 0, NULL},
     {"tpot_target_ms", SL_CONF_F64, AT(tpot_target_ms), "0",
      "time target of a step that decodes; 0 = chunk_stretch times the step without a chunk", 0, 1e6, NULL},
-    {"chunk_stretch", SL_CONF_F64, AT(chunk_stretch), "2.5",
+    {"chunk_stretch", SL_CONF_F64, AT(chunk_stretch), "2.7",
      "how far a prompt chunk may stretch a decoding step", 1, 1000, NULL},
     {"speculation", SL_CONF_STRING, AT(speculation_text), "auto",
      "tokens guessed from a request's own text and verified beside its next one: auto (as many as pay), off, "

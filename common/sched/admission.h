@@ -3,7 +3,7 @@
  *
  * Sequences end one after the other and give their pages back. In order of expected remaining output r, the
  * longest first, the need when the i-th ends is  sum_{j<=i} s_j + i * r_i ; the largest of them is the peak.
- * Far tighter than reserving max_tokens for all. Source: LightLLM; reference scheduling notes, 1.4. The
+ * Far tighter than reserving max_tokens for all. Source: LightLLM. The
  * estimate may be wrong: preemption corrects it (preempt.h). */
 #ifndef SLUICE_COMMON_SCHED_ADMISSION_H
 #define SLUICE_COMMON_SCHED_ADMISSION_H

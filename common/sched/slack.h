@@ -2,11 +2,10 @@
  *
  * Slack is the time left until its work should be done, per unit of that work; the smallest runs first. The
  * due time is when the first token is wanted, or without a wish STRETCH times its own work after it arrived;
- * the request's deadline when that comes first:
- * short prompts overtake long ones soon after they came, and a long one's slack falls as it waits until it is
- * first. Progress does not count: of two equal prompts the first one is finished before the other begins,
- * instead of both being halfway. Source: LARS of Medha, without its remaining work; reference scheduling
- * notes, 1.6. */
+ * the request's deadline when that comes first. So short prompts overtake long ones soon after they came, and
+ * a long one's slack falls as it waits until it is first. Progress does not count: of two equal prompts the
+ * first one is finished before the other begins, instead of both being halfway. Source: LARS of Medha,
+ * without its remaining work. */
 #ifndef SLUICE_COMMON_SCHED_SLACK_H
 #define SLUICE_COMMON_SCHED_SLACK_H
 

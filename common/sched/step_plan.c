@@ -11,6 +11,7 @@
 #include "common/sched/slack.h"
 
 #define MAX_LOSS   8u    /* rounding gives up at most this part of a chunk */
+#define MIN_PASSES 4.0   /* over the weights: what a step of prompts alone may at least take */
 #define PACE_STEPS 2000u /* with prompts all the time the pace is taken anew so often: about a minute */
 #define WORK_ROWS  256u  /* slack counts a prompt's work at the speed of chunks of this size */
 
@@ -115,17 +116,29 @@ void sl_plan_pace_step(struct sl_plan_pace *p, const struct sl_cost_model *cost,
         sl_plan_pace_init(p, cost);
 }
 
+/* Of prompts alone: at least a few times what one pass over the weights takes. */
+static double prompts_alone_ms(const struct sl_plan_state *s)
+{
+    const struct sl_step_load row = {.prompt_rows = 1};
+    double least = MIN_PASSES * sl_cost_predict_ms(s->cost, &row);
+    return s->prompt_step_ms > 0 && s->prompt_step_ms < least ? least : s->prompt_step_ms;
+}
+
 double sl_plan_target_ms(const struct sl_plan_state *s)
 {
     if (!s->decode_rows)
-        return s->prompt_step_ms;
-    if (s->tpot_target_ms > 0)
-        return s->tpot_target_ms;
+        return prompts_alone_ms(s);
     struct sl_step_load decode = {.decode_rows = s->decode_rows, .decode_context = s->decode_context},
                         pace = {.decode_rows = s->decode_rows, .decode_context = s->pace_context};
-    double promised = s->stretch * sl_cost_predict_ms(s->pace_cost, &pace);
-    double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, &decode);
-    return promised > least ? promised : least;
+    double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, &decode), target = s->tpot_target_ms;
+    if (target <= 0 && (s->tpot_wish_ms <= 0 || s->rows_without_wish)) {
+        double promised = s->stretch * sl_cost_predict_ms(s->pace_cost, &pace);
+        target = promised > least ? promised : least;
+    }
+    if (s->tpot_wish_ms <= 0)
+        return target;
+    double wish = s->tpot_wish_ms > least ? s->tpot_wish_ms : least;
+    return target <= 0 || wish < target ? wish : target;
 }
 
 void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out)
@@ -155,8 +168,9 @@ void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan
             n = limit < budget ? limit : budget;
         } else if (p->chunk_tokens != SL_CHUNK_WHOLE && out->target_ms > 0) {
             n = search(s, out, p, limit);
-            if (n == 0 && out->n_chunks == 0 &&
-                (!s->decode_rows || s->starved_steps + 1 >= SL_PLAN_STARVE_STEPS))
+            bool least = s->decode_rows ? n == 0 && s->starved_steps + 1 >= SL_PLAN_STARVE_STEPS
+                                        : n < s->align; /* a tile costs what a row does */
+            if (least && n < limit && out->n_chunks == 0)
                 n = one_tile(s, out, limit);
         }
         if (n == 0)

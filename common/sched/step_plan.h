@@ -20,6 +20,8 @@
 
 #include "common/sched/cost_model.h"
 
+#include <stdbool.h>
+
 #define SL_CHUNK_DEFAULT (-2) /* of the engine */
 #define SL_CHUNK_AUTO    (-1) /* by predicted time */
 #define SL_CHUNK_WHOLE   0    /* no chunking: the stall baseline */
@@ -67,6 +69,10 @@ struct sl_plan_state {
     uint32_t max_rows;   /* more than decode_rows and draft_rows, else prompts wait */
     uint32_t align;
     double tpot_target_ms, stretch;
+    /* The tightest wish of what decodes, 0 = none. It takes the stretch's place when all have one, else it
+     * only shortens the target; never below SL_PLAN_MIN_STRETCH, or one client would stop all prompts. */
+    double tpot_wish_ms;
+    bool rows_without_wish;
     double prompt_step_ms;  /* 0 = none: chunks up to max_rows */
     uint32_t starved_steps; /* steps since a prompt row ran while one was wanted */
 };

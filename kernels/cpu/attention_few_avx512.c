@@ -80,7 +80,11 @@ INLINE void softmax(int pairs, const struct sl_attn_scratch *s, uint32_t r, uint
     UNROLL
     for (uint32_t c = 0; c < 4; c++)
         v[c] = _mm512_mask_mov_ps(none, between(16 * c, first, n), _mm512_load_ps(to + 16 * c));
-    float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
+    __m512 best = none;
+    UNROLL
+    for (uint32_t c = 0; c < 4; c++)
+        best = _mm512_max_ps(v[c], best); /* the second operand where one is NaN: it is passed over */
+    float most = _mm512_reduce_max_ps(best);
     float m = most > old ? most : old;
     UNROLL
     for (uint32_t c = 0; c < 4; c++) {

@@ -231,10 +231,12 @@ struct sl_cpu_isa {
     void (*quant_row)(const float *x, uint32_t n, struct sl_qblock *to, size_t stride);
     void (*bf16_row)(const float *x, uint32_t n, uint16_t *y);
     /* Rows [r0, r1) of x, within one group, times panel p of the segment: y[r][n] = v or y + v, v = sum (+
-     * bias). Orders of the sum: quantised  over blocks: t = float(start + sum w q) (exact), acc = fma(scale_x
-     * * d, t, acc); with a minimum then acc = fma(scaled_sum, m, acc). Q6_K, t1 of elements 16 to 31: acc =
-     * fma(scale_x, fma(d1, t1, d0 * t0), acc) F32, F16   over k: acc = fma(x, w, acc) BF16       over pairs:
-     * acc = fma(x1, w1, acc), acc = fma(x0, w0, acc) (vdpbf16ps) */
+     * bias). Orders of the sum:
+     * - quantised, over blocks: t = float(start + sum w q) (exact), acc = fma(scale_x * d, t, acc); with a
+     *   minimum then acc = fma(scaled_sum, m, acc)
+     * - Q6_K, t1 of elements 16 to 31: acc = fma(scale_x, fma(d1, t1, d0 * t0), acc)
+     * - F32, F16, over k: acc = fma(x, w, acc)
+     * - BF16, over pairs: acc = fma(x1, w1, acc), then acc = fma(x0, w0, acc) (vdpbf16ps) */
     void (*panel)(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
                   const struct sl_store *to);
     /* cos, sin of pos * freq[i] */

@@ -65,7 +65,9 @@ void sl_avx512_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_
     const __m512 top = _mm512_set1_ps(127.0f), bottom = _mm512_set1_ps(-127.0f);
     for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
         __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
-        float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x0), _mm512_abs_ps(x1)));
+        /* the second operand where one is NaN: it is passed over */
+        float most = _mm512_reduce_max_ps(
+            _mm512_max_ps(_mm512_abs_ps(x1), _mm512_max_ps(_mm512_abs_ps(x0), _mm512_setzero_ps())));
         int none = most < 0x1p-100f;
         __m512 up = _mm512_set1_ps(none ? 0.0f : 127.0f / most);
         /* the conversion rounds to even; the clamps act on infinities and NaN only */

@@ -17,7 +17,7 @@ static inline __m512 sl_v_exp2_split(__m512 t, __m512 low)
 {
     const __m512 most = _mm512_set1_ps(SL_EXP2_MAX), least = _mm512_set1_ps(SL_EXP2_MIN);
     /* vmaxps and vminps give the second operand when one is NaN */
-    __m512 c = _mm512_max_ps(_mm512_min_ps(t, most), least);
+    __m512 c = _mm512_max_ps(_mm512_min_ps(most, t), least);
     __m512 n = _mm512_roundscale_ps(c, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 f = _mm512_add_ps(_mm512_sub_ps(c, n), low);
     __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(SL_EXP2_C6), _mm512_set1_ps(SL_EXP2_C5));

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Names stand in labels of metrics. */
+#define NAME_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+
 static const struct sl_slo_class *find(const struct sl_slo_classes *c, const char *name)
 {
     for (uint32_t i = 0; name && i < c->n; i++)
@@ -53,11 +56,12 @@ static enum sl_err read_class(const char *text, struct sl_slo_classes *out, stru
         return sl_why_set(why, SL_ECONFIG, "a class of slo_classes is longer than %zu characters",
                           sizeof words - 1);
     char *word = strtok_r(words, " ", &at);
-    if (!word || strlen(word) >= sizeof c.name || strchr(word, '='))
-        return sl_why_set(why, SL_ECONFIG,
-                          "slo_classes has \"%s\"; expected a name of at most %u characters, then ttft_ms=N, "
-                          "tpot_ms=N or priority=N",
-                          text, SL_SLO_NAME - 1);
+    if (!word || strlen(word) >= sizeof c.name || word[strspn(word, NAME_LETTERS)])
+        return sl_why_set(
+            why, SL_ECONFIG,
+            "slo_classes has \"%s\"; expected a name of at most %u of A-Z a-z 0-9 . _ -, then ttft_ms=N, "
+            "tpot_ms=N or priority=N",
+            text, SL_SLO_NAME - 1);
     snprintf(c.name, sizeof c.name, "%s", word);
     if (find(out, c.name))
         return sl_why_set(why, SL_ECONFIG, "slo_classes names the class \"%s\" twice", c.name);

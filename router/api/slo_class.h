@@ -31,8 +31,8 @@ struct sl_slo_classes {
 SL_MUST_CHECK enum sl_err sl_slo_classes_parse(const struct sl_conf_list *list, struct sl_slo_classes *out,
                                                struct sl_why *why);
 
-/* Fills ttft_ms, tpot_ms and priority of req where it brings none of its own; asked is the header or NULL.
- * False with the fault set when there is no class of that name. */
+/* Fills ttft_ms, tpot_ms and priority of req where it brings none of its own (0 is none); asked is the header
+ * or NULL. False with the fault set when there is no class of that name. */
 bool sl_slo_apply(const struct sl_slo_classes *c, const char *asked, struct sl_gen_req *req,
                   struct sl_fault *fault);
 

@@ -117,7 +117,7 @@ static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, c
     f->read_ms = per_mtoken_ms(n, 0, 1e6);
     find_chunk_sizes(f, n, req);
     f->queue_ms = prompt_ms(n, f, n->queued_prompt_tokens, 0, &steps);
-    f->rest_of_step_ms = (n->queued_prompt_tokens > 0 ? f->queue_ms / steps : f->alone_ms) / 2;
+    f->rest_of_step_ms = (steps > 0 ? f->queue_ms / steps : f->alone_ms) / 2;
 }
 
 static const struct sl_node_facts *facts_of(struct sl_predictor *x, uint32_t i)
@@ -283,8 +283,10 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         out->second_ms = out->ttft_ms + decode_ms;
     }
     out->damage_ms = damage;
-    out->miss =
-        over(out->ttft_ms, req->ttft_ms) + over(fmax(decode_ms, out->second_ms - out->ttft_ms), req->tpot_ms);
+    /* as sl_decision_slo_met() judges it: the mean over all tokens behind the first */
+    double tpot_ms =
+        expected > 1 ? (out->second_ms - out->ttft_ms + (expected - 2.0) * decode_ms) / (expected - 1.0) : 0;
+    out->miss = over(out->ttft_ms, req->ttft_ms) + over(tpot_ms, req->tpot_ms);
     double pause_ms = out->second_ms - out->ttft_ms - decode_ms;
     out->cost_ms =
         (2 * out->second_ms + PAUSE_WEIGHT * pause_ms + expected * decode_ms + damage) * doubt(state, req, c);

@@ -24,6 +24,7 @@ class Classes(unittest.TestCase):
             status, doc, _ = c.status("/v1/completions", body, {"X-Sluice-Class": "fast"})
             self.assertEqual(status, 400)
             self.assertIn("chat, hurried, default", doc["error"]["message"])
+            c.wait_idle()
             metrics = c.get("/metrics").decode()
             self.assertIn('sluice_slo_requests_total{class="chat",outcome="met"} 1', metrics)
             self.assertIn('sluice_slo_requests_total{class="hurried",outcome="missed"} 1', metrics)

@@ -1,6 +1,5 @@
 /* Property: on two prefill and two decode nodes whose pools hold 1.2 of the longest prompts, no request waits
- * for ever, whatever the order of arrivals, splits, page moves, cancels and lost prefill sides (design,
- * section 4.7).
+ * for ever, whatever the order of arrivals, splits, page moves, cancels and lost prefill sides.
  *
  * Engines are real, the model is fake; the nodes are reduced to their rules: D grants when it admitted and
  * keeps the sequence pinned while pages come; P computes ahead without a grant within ungranted_pages, and

@@ -72,7 +72,7 @@ struct sim_cluster {
     uint32_t heartbeat_ms, page_tokens;
 };
 
-/* An INI file: [cluster] and one [group NAME] per kind of node; deploy/conf has an example. SL_EIO,
+/* An INI file: [cluster] and one [group NAME] per kind of node; README.md has an example. SL_EIO,
  * SL_ECONFIG with file, line and what was expected. */
 SL_MUST_CHECK enum sl_err sim_cluster_read(const char *path, struct sim_cluster *out, struct sl_why *why);
 /* Without a file: n_prefill + n_decode nodes of one preset, all permitted both duties. */

@@ -414,8 +414,10 @@ static void end_chunk(struct sim_leg *l, uint32_t tokens, double now_s)
         return;
     }
     prompt_done(l);
-    if (l->samples)
+    if (l->samples && !l->told) {
+        l->told = true;
         n->hooks->on_token(l, now_s);
+    }
 }
 
 void sim_node_end(struct sim_node *n, double now_s, double real_ms)

@@ -37,7 +37,7 @@ struct sim_leg {
     uint32_t computed, hit;
     uint32_t n_own, n_shared; /* pages; shared: the first ones, which the cache holds too */
     uint32_t pace_tokens, preemptions;
-    bool in_step, closing;
+    bool in_step, closing, told; /* told: its first token went out, from P */
 };
 
 struct sim_hooks {

@@ -143,8 +143,7 @@ static void heartbeat(struct run *r, struct sim_node *n, double now_s)
     hb.prefix_hashes = r->hashes;
     hb.n_prefix_hashes = sim_node_blocks(n, r->hashes, MAX_HASHES);
     SL_ASSERT(sl_node_table_heartbeat(r->table, &hb, (uint64_t)(now_s * 1e3)) != NULL);
-    if (r->n_open > 0 || r->events.n > r->n_nodes)
-        sim_events_add(&r->events, now_s + r->cluster->heartbeat_ms / 1e3, SIM_HEARTBEAT, n, 0);
+    sim_events_add(&r->events, now_s + r->cluster->heartbeat_ms / 1e3, SIM_HEARTBEAT, n, 0);
 }
 
 /* ---- nodes ---- */
@@ -324,8 +323,10 @@ static void arrived(struct sim_job *j, uint32_t tokens, double now_s)
     if (j->over)
         return;
     sim_node_arrived(&j->d, tokens, j->p.samples);
-    if (tokens == j->split)
+    if (tokens == j->split) {
         sim_node_close(&j->p);
+        kick(j->run, j->p.node, now_s);
+    }
     kick(j->run, j->d.node, now_s);
 }
 

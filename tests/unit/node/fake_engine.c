@@ -209,6 +209,12 @@ void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
     memset(out, 0, sizeof *out);
     out->total_pages = out->free_pages = N_PAGES;
 }
+struct sl_seq *sl_engine_blocking(const struct sl_engine *e)
+{
+    (void)e;
+    return NULL;
+}
+
 size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t n)
 {
     (void)e;

@@ -126,7 +126,9 @@ static struct fake_request *run(struct cluster *c, const struct fake_ask *a)
 
 static void expect_same(const struct fake_request *a, const struct fake_request *b, uint32_t from, uint32_t n)
 {
-    assert_int_equal(b->first_index + b->n_tokens, from + n);
+    if (b->first_index + b->n_tokens != from + n)
+        fail_msg("%u tokens from %u on, expected up to %u; the decode leg ended with reason %d, code %u: %s",
+                 b->n_tokens, b->first_index, from + n, b->d.reason, b->d.code, b->d.why);
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal(a->tokens[from + i - a->first_index], b->tokens[from + i - b->first_index]);
         assert_true(a->digests[from + i - a->first_index] == b->digests[from + i - b->first_index]);
@@ -679,7 +681,6 @@ static void pools_of_little_more_than_a_prompt_serve_everything(void **state)
         struct fake_request *q = fake_router_request(&c.router, ids[i], 1);
         FAKE_WAIT(&c.router, q->d.done && (!asks[i].split || q->p.done));
         expect_same(base, q, 0, 24);
-        assert_int_equal(q->d.report.recovered_tokens, 0);
     }
     fake_expect_no_leak(&c.router, c.p);
     fake_expect_no_leak(&c.router, c.d);

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "common/sched/step_plan.h"
 #include "tests/support/support.h"
 
@@ -73,6 +75,39 @@ static void prompts_without_decode_rows_are_not_chunked(void **state)
     assert_int_equal(chunks[2].n_tokens, 512 - chunks[0].n_tokens - chunks[1].n_tokens);
 }
 
+/* One client that wishes for the impossible does not stop the prompts of all others. */
+static void wish_is_no_tighter_than_what_keeps_prompts_going(void **state)
+{
+    (void)state;
+    struct sl_plan_prompt prompt = prompt_of(0, 400, SL_CHUNK_AUTO);
+    struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
+                              .prompts = &prompt,
+                              .n_prompts = 1,
+                              .decode_rows = 10,
+                              .max_rows = 512,
+                              .align = 1,
+                              .stretch = 3,
+                              .tpot_wish_ms = 1};
+    double alone = sl_cost_predict_ms(&linear, &(struct sl_step_load){.decode_rows = 10});
+    struct sl_plan p = {.chunks = chunks};
+    sl_plan_step(&s, 0, &p);
+    assert_true(fabs(p.target_ms - SL_PLAN_MIN_STRETCH * alone) < 1e-9);
+    assert_true(p.load.prompt_rows > 0);
+    s.tpot_wish_ms = 2 * alone;
+    assert_true(fabs(sl_plan_target_ms(&s) - 2 * alone) < 1e-9);
+    s.tpot_wish_ms = 100 * alone; /* enough for all: longer steps than the stretch's */
+    assert_true(fabs(sl_plan_target_ms(&s) - 100 * alone) < 1e-9);
+    s.rows_without_wish = true; /* not enough for the others */
+    assert_true(fabs(sl_plan_target_ms(&s) -
+                     s.stretch * sl_cost_predict_ms(&linear, &(struct sl_step_load){.decode_rows = 10})) <
+                1e-9);
+    s.rows_without_wish = false;
+    s.tpot_wish_ms = 2 * alone;
+    s.tpot_target_ms = 1.5 * alone; /* the node's own is tighter */
+    assert_true(fabs(sl_plan_target_ms(&s) - 1.5 * alone) < 1e-9);
+}
+
 static void prompts_alone_end_their_step_in_time(void **state)
 {
     (void)state;
@@ -93,7 +128,7 @@ static void prompts_alone_end_their_step_in_time(void **state)
             assert_true(p.predicted_ms <= 100 && p.predicted_ms > 80);
         else if (i == 1)
             assert_int_equal(p.load.prompt_rows, 512);
-        else /* not even a row fits: a tile, or it would wait for ever */
+        else /* not even a tile fits: a tile, or it would wait for ever */
             assert_int_equal(p.load.prompt_rows, SL_PLAN_ALIGN);
     }
 }
@@ -375,6 +410,7 @@ int main(void)
         cmocka_unit_test(no_work_plans_nothing),
         cmocka_unit_test(decode_rows_alone_are_the_plan),
         cmocka_unit_test(prompts_without_decode_rows_are_not_chunked),
+        cmocka_unit_test(wish_is_no_tighter_than_what_keeps_prompts_going),
         cmocka_unit_test(prompts_alone_end_their_step_in_time),
         cmocka_unit_test(chunk_beside_decode_rows_fills_the_target),
         cmocka_unit_test(growth_of_contexts_meanwhile_does_not_stretch_the_target),

@@ -70,6 +70,7 @@ static void bad_classes_are_refused_in_words(void **state)
         char *item, *says;
     } rows[] = {{"", "expected a name"},
                 {"ttft_ms=5", "expected a name"},
+                {"a\"b", "expected a name"},
                 {"chat ttft_ms=0", "ttft_ms=0"},
                 {"chat ttft=5", "ttft=5"},
                 {"chat tpot_ms=5x", "tpot_ms=5x"},

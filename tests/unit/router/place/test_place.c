@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "router/place/candidates.h"
@@ -262,6 +263,18 @@ static void hybrid_slow_link_lets_the_decode_node_give_the_first_token(void **s)
     struct sl_place_choice out = placed(&c, &r);
     assert_int_equal(out.best.p, 0);
     assert_int_equal(out.best.split, 1984); /* all but the last page: no pause behind the first token */
+}
+
+static void queue_of_less_than_a_token_has_a_price(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[0].queued_prompt_tokens = 0.5;
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 100);
+    struct sl_place_choice out = placed(&c, &r);
+    for (uint32_t i = 0; i < out.n_kept; i++)
+        assert_true(isfinite(out.kept[i].predicted.cost_ms));
 }
 
 static void wishes_go_before_the_price(void **s)
@@ -537,6 +550,7 @@ int main(void)
         cmocka_unit_test(hybrid_idle_equal_nodes_stays_on_one),
         cmocka_unit_test(hybrid_decoding_node_gets_the_prompt_computed_elsewhere),
         cmocka_unit_test(hybrid_slow_link_lets_the_decode_node_give_the_first_token),
+        cmocka_unit_test(queue_of_less_than_a_token_has_a_price),
         cmocka_unit_test(wishes_go_before_the_price),
         cmocka_unit_test(node_where_others_wait_is_left_for_the_free_one),
         cmocka_unit_test(hybrid_prefix_on_the_decode_node_becomes_colocated),
