@@ -28,7 +28,8 @@ class Modes(unittest.TestCase):
             prompt, split = prompt_of(100), {"X-Sluice-Split": "48"}
 
             def ask(node, salt, mode="hybrid"):
-                headers = {**(split if mode == "hybrid" else {}), "X-Sluice-Prefill-Node": node}
+                # both nodes named: else prices decide where it decodes, and they are measured
+                headers = {**(split if mode == "hybrid" else {}), "X-Sluice-Prefill-Node": node, "X-Sluice-Decode-Node": "d0"}
                 tokens, doc = c.complete(prompt, 4, mode, headers, cache_salt=salt)
                 return tokens, doc["usage"]["prompt_tokens_details"]["cached_tokens"], c.record(doc["id"])
 
