@@ -215,13 +215,14 @@ INLINE void value_rest(enum where where, enum sl_dtype type, uint32_t vectors, c
     add_position(where, type, vectors, p[i], v, i, c, a);
 }
 
-/* Vectors [c, c + vectors) of acc of rows [r, r + rows); row i sees n[i] positions, the first of them least.
+/* Vectors [c, c + vectors) of acc of rows [r, r + rows); row i sees positions [first, n[i]), the first of
+ * them least. With a first that is not 0 there is one row: no factor 0 stands for what a window leaves out.
  */
 INLINE void value_tile(enum where where, enum sl_dtype type, uint32_t rows, uint32_t vectors,
-                       const struct sl_attn_scratch *s, const struct values *v, uint32_t r, const uint32_t *n,
-                       uint32_t c)
+                       const struct sl_attn_scratch *s, const struct values *v, uint32_t r, uint32_t first,
+                       const uint32_t *n, uint32_t c)
 {
-    uint32_t width = v->width, common = n[0] / 2 * 2;
+    uint32_t width = v->width, common = n[0] / 2 * 2, from = (first + 1) / 2 * 2;
     const float *p = s->s + (size_t)r * BLK;
     float *acc = s->acc + (size_t)r * width + 8 * c;
     __m256 a[ROWS][4];
@@ -231,7 +232,14 @@ INLINE void value_tile(enum where where, enum sl_dtype type, uint32_t rows, uint
         for (uint32_t j = 0; j < vectors; j++)
             a[i][j] = _mm256_load_ps(acc + (size_t)i * width + 8 * j);
     }
-    for (uint32_t k = 0; k < common; k += 2) {
+    if (rows == 1 && first % 2) {
+        add_position(where, type, vectors, p[first], v, first, c, a[0]);
+        UNROLL
+        for (uint32_t j = 0; type == SL_BF16 && j < vectors; j++)
+            a[0][j] =
+                _mm256_add_ps(a[0][j], _mm256_setzero_ps()); /* its partner in the pair, zero times zero */
+    }
+    for (uint32_t k = from; k < common; k += 2) {
         UNROLL
         for (uint32_t e = 0; e < 2; e++) {
             uint32_t at = k + nth(type, e);
@@ -244,7 +252,8 @@ INLINE void value_tile(enum where where, enum sl_dtype type, uint32_t rows, uint
     }
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
-        value_rest(where, type, vectors, p + (size_t)i * BLK, v, c, common, n[i], a[i]);
+        value_rest(where, type, vectors, p + (size_t)i * BLK, v, c, common > from ? common : from, n[i],
+                   a[i]);
         UNROLL
         for (uint32_t j = 0; j < vectors; j++)
             _mm256_store_ps(acc + (size_t)i * width + 8 * j, a[i][j]);
@@ -260,13 +269,13 @@ INLINE void score_rows(enum sl_dtype type, uint32_t rows, const struct sl_attn_s
 }
 
 INLINE void value_rows(enum where where, enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s,
-                       const struct values *v, uint32_t r, const uint32_t *n)
+                       const struct values *v, uint32_t r, uint32_t first, const uint32_t *n)
 {
     uint32_t c = 0, end = v->width / 8; /* an even number */
     for (; rows < FEW && c + 4 <= end; c += 4)
-        value_tile(where, type, rows, 4, s, v, r, n, c);
+        value_tile(where, type, rows, 4, s, v, r, first, n, c);
     for (; c < end; c += 2)
-        value_tile(where, type, rows, 2, s, v, r, n, c);
+        value_tile(where, type, rows, 2, s, v, r, first, n, c);
 }
 
 /* Scores of the rows [r, end), by ROWS, then FEW, then one. */
@@ -291,11 +300,11 @@ INLINE void many_values(enum sl_dtype type, const struct sl_attn_scratch *s, uin
         for (uint32_t d = 0; d < v.width; d += 8)
             _mm256_store_ps(s->v + (size_t)i * v.width + d, load_vector(type, b->v[i], d));
     for (; r + ROWS <= end; r += ROWS)
-        value_rows(IN_SCRATCH, type, ROWS, s, &v, r, n + r);
+        value_rows(IN_SCRATCH, type, ROWS, s, &v, r, 0, n + r);
     for (; r + FEW <= end; r += FEW)
-        value_rows(IN_SCRATCH, type, FEW, s, &v, r, n + r);
+        value_rows(IN_SCRATCH, type, FEW, s, &v, r, 0, n + r);
     for (; r < end; r++)
-        value_rows(IN_SCRATCH, type, 1, s, &v, r, n + r);
+        value_rows(IN_SCRATCH, type, 1, s, &v, r, 0, n + r);
 }
 
 INLINE void few_scores(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r,
@@ -324,17 +333,22 @@ INLINE void scores(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t
 
 /* What V adds to acc of the rows [r, end). */
 INLINE void values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                   const struct sl_attn_block *b, const uint32_t *n)
+                   const struct sl_attn_block *b, const struct sl_attn_seen *seen)
 {
     const struct values v = {.rows = b->v, .width = sl_attn_width(hd)};
+    const uint32_t *n = seen->n;
+    for (; end > r && seen->first[end - 1] > 0; end--) /* the window begins inside of the block */
+        value_rows(IN_PAGES, type, 1, s, &v, end - 1, seen->first[end - 1], n + end - 1);
+    if (end == r)
+        return;
     if (end - r > FEW)
         many_values(type, s, r, end, hd, b, n);
     else if (end - r == 3)
-        value_rows(IN_PAGES, type, 3, s, &v, r, n + r);
+        value_rows(IN_PAGES, type, 3, s, &v, r, 0, n + r);
     else if (end - r == 2)
-        value_rows(IN_PAGES, type, 2, s, &v, r, n + r);
+        value_rows(IN_PAGES, type, 2, s, &v, r, 0, n + r);
     else
-        value_rows(IN_PAGES, type, 1, s, &v, r, n + r);
+        value_rows(IN_PAGES, type, 1, s, &v, r, 0, n + r);
 }
 
 /* Lanes of all ones at the positions in [first, n) of the 8 from i on. */
@@ -404,9 +418,9 @@ static __attribute__((noinline)) void scores_bf16(const struct sl_attn_scratch *
 
 static __attribute__((noinline)) void values_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
                                                   uint32_t hd, const struct sl_attn_block *b,
-                                                  const uint32_t *n)
+                                                  const struct sl_attn_seen *seen)
 {
-    values(SL_BF16, s, r, end, hd, b, n);
+    values(SL_BF16, s, r, end, hd, b, seen);
 }
 
 static void attend_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
@@ -418,7 +432,7 @@ static void attend_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t en
     _mm_setcsr(mode);
     softmax_rows(s, r, end, seen, hd, 1);
     _mm_setcsr(mode | FLUSH_SUBNORMALS);
-    values_bf16(s, r, end, hd, b, seen->n);
+    values_bf16(s, r, end, hd, b, seen);
     _mm_setcsr(mode);
 }
 
@@ -427,7 +441,7 @@ static void attend_f16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end
 {
     scores(SL_F16, s, r, end, hd, b);
     softmax_rows(s, r, end, seen, hd, 0);
-    values(SL_F16, s, r, end, hd, b, seen->n);
+    values(SL_F16, s, r, end, hd, b, seen);
 }
 
 static void attend_f32(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
@@ -435,7 +449,7 @@ static void attend_f32(const struct sl_attn_scratch *s, uint32_t r, uint32_t end
 {
     scores(SL_F32, s, r, end, hd, b);
     softmax_rows(s, r, end, seen, hd, 0);
-    values(SL_F32, s, r, end, hd, b, seen->n);
+    values(SL_F32, s, r, end, hd, b, seen);
 }
 
 /* The block with its rows copied to scratch, for a head_dim that is no multiple of 16: the inner loops take

@@ -334,7 +334,7 @@ static void attention_with_a_window_reads_nothing_in_front(void **state)
 {
     (void)state;
     struct op_rand r = {17};
-    static const char *const names[] = {"portable", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
     const struct shape_case c = {9, 3, 64, 64, SL_ROPE_PAIRS, 600, 0, 0};
     enum { N = 1200, LAST = 20 };
     struct seq s = make_seq(&r, &c, N);
@@ -364,12 +364,53 @@ static void attention_with_a_window_reads_nothing_in_front(void **state)
     sl_free(s.qkv);
 }
 
+/* Nor is V read that stands before the window inside of the window's first block: NaN there changes nothing.
+ */
+static void attention_with_a_window_takes_no_v_in_front(void **state)
+{
+    (void)state;
+    struct op_rand r = {19};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+    static const enum sl_dtype kv[] = {SL_F32, SL_F16, SL_BF16};
+    const struct shape_case c = {4, 2, 32, 32, SL_ROPE_PAIRS, 45, 0, 0};
+    enum { N = 150, LAST = 9 };
+    struct seq s = make_seq(&r, &c, N);
+    size_t width = (size_t)c.n_heads * c.head_dim;
+    for (size_t i = 0; i < SL_COUNTOF(names) * SL_COUNTOF(kv); i++) {
+        const char *name = names[i / SL_COUNTOF(kv)];
+        enum sl_dtype type = kv[i % SL_COUNTOF(kv)];
+        float *want = whole(name, 1, &c, type, 1, &s);
+        struct rig *g = open_rig(name, 1, &c, type, 1, N + 1);
+        if (!g)
+            continue;
+        float *got = sl_xcalloc(N * width, sizeof *got);
+        take_pages(g, 0, N);
+        struct part head = {0, 0, N - LAST}, chunk = {0, N - LAST, N - 1}, row = {0, N - 1, N};
+        pass(g, &s, &head, 1, &got);
+        struct sl_kv_geometry geo = {LAYERS, c.n_kv_heads, 1, c.head_dim, type};
+        size_t bytes = sl_kv_page_bytes(&geo), strip = bytes / (LAYERS * 2);
+        for (uint32_t at = 0; at + c.window <= N - LAST;
+             at++) /* V of every layer, in pages of one position */
+            for (uint32_t layer = 0; layer < LAYERS; layer++)
+                memset((char *)g->ops->kv_host_base(g->kv) + g->pages[0][at] * bytes +
+                           (2 * layer + 1) * strip,
+                       0xff, strip);
+        pass(g, &s, &chunk, 1, &got);
+        pass(g, &s, &row, 1, &got);
+        op_assert_same_bits(got, want, N * width, name);
+        sl_free(got);
+        sl_free(want);
+        close_rig(g);
+    }
+    sl_free(s.qkv);
+}
+
 /* A window of one position: the softmax is 1, so out is the row's own V. */
 static void attention_with_a_window_of_one_gives_v(void **state)
 {
     (void)state;
     struct op_rand r = {18};
-    static const char *const names[] = {"reference", "portable", "avx512"};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
     const struct shape_case c = {4, 2, 16, 16, SL_ROPE_PAIRS, 1, 0, 0};
     struct seq s = make_seq(&r, &c, 150);
     for (size_t b = 0; b < SL_COUNTOF(names); b++) {
@@ -489,6 +530,7 @@ int main(void)
         cmocka_unit_test(attention_mixed_batch_has_the_same_bits),
         cmocka_unit_test(attention_long_decode_row_has_the_same_bits_split),
         cmocka_unit_test(attention_with_a_window_reads_nothing_in_front),
+        cmocka_unit_test(attention_with_a_window_takes_no_v_in_front),
         cmocka_unit_test(attention_with_a_window_of_one_gives_v),
         cmocka_unit_test(attention_over_some_rows_leaves_the_others_alone),
         cmocka_unit_test(rope_keeps_lengths_and_position_zero),
