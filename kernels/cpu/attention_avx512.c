@@ -85,7 +85,7 @@ static void load_rows(const struct sl_attn_tile *t, const uint8_t *from, uint32_
 
 /* Positions [b->first, b->n) of K or V of the block at pos into scratch, page by page. */
 static void gather(const struct sl_attn_tile *t, uint32_t pos, uint32_t which, float *to,
-                   struct sl_attn_block *b)
+                   struct sl_avx512_block *b)
 {
     uint32_t page_tokens = t->kv->g.page_tokens;
     const uint8_t **rows = which == 0 ? b->k : b->v;
@@ -114,7 +114,7 @@ static uint32_t row_first(const struct sl_attn_tile *t, uint32_t r)
 
 /* The block at pos of the positions below stop, where it lies; nothing to ask for when its rows are
  * scattered. */
-static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
+static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_avx512_block *b)
 {
     uint32_t first = row_first(t, 0);
     b->n = stop - pos < BLK ? stop - pos : BLK;
@@ -131,7 +131,7 @@ static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop
 
 /* Makes a block found at pos one that the kernels take. */
 static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
-                       struct sl_attn_block *b)
+                       struct sl_avx512_block *b)
 {
     uint32_t width = sl_attn_width(t->shape->head_dim);
     if (in_place(t))
@@ -150,7 +150,7 @@ static uint32_t first_block(const struct sl_attn_tile *t)
 }
 
 /* What the rows see of the block at pos. */
-static void look(const struct sl_attn_tile *t, uint32_t pos, struct sl_attn_seen *seen)
+static void look(const struct sl_attn_tile *t, uint32_t pos, struct sl_avx512_seen *seen)
 {
     uint32_t n_rows = t->j1 - t->j0, r = 0;
     seen->whole = row_first(t, n_rows - 1) <= pos && row_pos(t, 0) + 1 >= pos + BLK;
@@ -173,7 +173,7 @@ static void look(const struct sl_attn_tile *t, uint32_t pos, struct sl_attn_seen
 
 /* The block to ask for while the one at pos is computed: the one behind it or, at the end, the first of the
  * next KV head, which the same thread takes next when there is much to do; or one with nothing to ask for. */
-static void find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
+static void find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_avx512_block *b)
 {
     struct sl_attn_tile other = *t;
     if (pos + BLK < stop) {
@@ -192,8 +192,8 @@ static void attend_blocks(const struct sl_attn_tile *t, const struct sl_attn_scr
                           uint32_t end, uint32_t stop)
 {
     uint32_t n_rows = t->j1 - t->j0, hd = t->shape->head_dim;
-    struct sl_attn_block blocks[2];
-    struct sl_attn_seen seen;
+    struct sl_avx512_block blocks[2];
+    struct sl_avx512_seen seen;
     find_block(t, pos, stop, &blocks[0]);
     for (uint32_t i = 0; pos < end; pos += BLK, i ^= 1) {
         find_next(t, pos, stop, &blocks[i ^ 1]);

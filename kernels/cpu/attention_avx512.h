@@ -23,7 +23,7 @@
 #endif
 
 /* Where the positions of a block lie: 16 at a time, stride bytes apart; all may be read. */
-struct sl_attn_block {
+struct sl_avx512_block {
     uint32_t n;         /* positions */
     uint32_t first;     /* the first that a row of the tile sees */
     enum sl_dtype type; /* of its rows: SL_BF16, SL_F32, or SL_F16, which only the few take */
@@ -39,7 +39,7 @@ static inline const uint8_t *row_at(const uint8_t *const rows[BLK / LANES], size
 }
 
 /* What the rows of a tile see of a block: positions [first, n), none when n is 0. */
-struct sl_attn_seen {
+struct sl_avx512_seen {
     _Alignas(64) int32_t first[SL_ATTN_QROWS], n[SL_ATTN_QROWS];
     int whole; /* all rows see all 64: then only the first ROWS of the above are set */
 };
@@ -47,12 +47,12 @@ struct sl_attn_seen {
 /* A block for a tile of n_rows <= ROWS rows; queries in s->q, output in s->acc. next is asked for meanwhile.
  */
 void sl_avx512_attn_few(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                        const struct sl_attn_seen *seen, const struct sl_attn_block *b,
-                        const struct sl_attn_block *next);
+                        const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                        const struct sl_avx512_block *next);
 /* A block for a tile of any number of rows; queries in s->q_t, output in s->acc_t. */
 void sl_avx512_attn_many(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                         const struct sl_attn_seen *seen, const struct sl_attn_block *b,
-                         const struct sl_attn_block *next);
+                         const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                         const struct sl_avx512_block *next);
 
 /* The lanes below n of the 16 from i on. */
 static inline __mmask16 lanes(uint32_t i, uint32_t n)

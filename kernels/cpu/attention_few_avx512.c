@@ -34,7 +34,7 @@ INLINE void score_word(enum sl_dtype type, uint32_t rows, const struct sl_attn_s
 /* Scores of positions [i, i + 16) into s->s [ROWS][BLK]. The next block is asked for line by line: in one go
  * the requests would fill the core's miss buffers and hold up the loads behind them. */
 INLINE void score(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd, uint32_t i,
-                  const struct sl_attn_block *b, const struct sl_attn_block *next)
+                  const struct sl_avx512_block *b, const struct sl_avx512_block *next)
 {
     uint32_t words = words_of(type != SL_F32, hd), width = sl_attn_width(hd);
     const uint8_t *k = b->k[i / LANES], *next_k = next->k[i / LANES], *next_v = next->v[i / LANES];
@@ -106,7 +106,7 @@ INLINE void softmax(int pairs, const struct sl_attn_scratch *s, uint32_t r, uint
 
 /* cols vectors of V from vector c on, at word k: a position, or a pair of which, unless it is whole, only the
  * halves in [first, n) count. */
-INLINE void load_values(enum sl_dtype type, int whole, uint32_t cols, const struct sl_attn_block *b,
+INLINE void load_values(enum sl_dtype type, int whole, uint32_t cols, const struct sl_avx512_block *b,
                         uint32_t hd, uint32_t c, uint32_t k, uint32_t first, uint32_t n, __m512i x[4])
 {
     const int pairs = is_pairs(type);
@@ -128,7 +128,7 @@ INLINE void load_values(enum sl_dtype type, int whole, uint32_t cols, const stru
 /* cols vectors of the output of the rows from vector c on: words [k, end), which all rows see. cols is 4, 2
  * or 1, 1 for the last vector only. */
 INLINE void common_values(enum sl_dtype type, uint32_t rows, uint32_t cols, const struct sl_attn_scratch *s,
-                          uint32_t hd, const struct sl_attn_block *b, uint32_t c, uint32_t k, uint32_t end)
+                          uint32_t hd, const struct sl_avx512_block *b, uint32_t c, uint32_t k, uint32_t end)
 {
     uint32_t width = sl_attn_width(hd);
     float *acc = s->acc + LANES * c;
@@ -160,7 +160,7 @@ INLINE void common_values(enum sl_dtype type, uint32_t rows, uint32_t cols, cons
 
 /* Words [k, end) for row r alone, which sees positions [first, n). */
 INLINE void edge_values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t hd,
-                        uint32_t first, uint32_t n, const struct sl_attn_block *b, uint32_t k, uint32_t end)
+                        uint32_t first, uint32_t n, const struct sl_avx512_block *b, uint32_t k, uint32_t end)
 {
     const uint32_t cols = 1 + (uint32_t)is_pairs(type);
     uint32_t width = sl_attn_width(hd);
@@ -179,8 +179,8 @@ INLINE void edge_values(enum sl_dtype type, const struct sl_attn_scratch *s, uin
 
 /* Once for all numbers of rows: these do the little that is left in a block at the end of what a row sees. */
 static __attribute__((noinline)) void edge(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r,
-                                           uint32_t hd, const struct sl_attn_seen *seen,
-                                           const struct sl_attn_block *b, uint32_t k, uint32_t end)
+                                           uint32_t hd, const struct sl_avx512_seen *seen,
+                                           const struct sl_avx512_block *b, uint32_t k, uint32_t end)
 {
     uint32_t first = (uint32_t)seen->first[r], n = (uint32_t)seen->n[r];
     if (type == SL_BF16)
@@ -192,21 +192,21 @@ static __attribute__((noinline)) void edge(enum sl_dtype type, const struct sl_a
 }
 
 static __attribute__((noinline)) void softmax_pairs(const struct sl_attn_scratch *s, uint32_t n_rows,
-                                                    const struct sl_attn_seen *seen)
+                                                    const struct sl_avx512_seen *seen)
 {
     for (uint32_t r = 0; r < n_rows; r++)
         softmax(1, s, r, (uint32_t)seen->first[r], (uint32_t)seen->n[r]);
 }
 
 static __attribute__((noinline)) void softmax_f32(const struct sl_attn_scratch *s, uint32_t n_rows,
-                                                  const struct sl_attn_seen *seen)
+                                                  const struct sl_avx512_seen *seen)
 {
     for (uint32_t r = 0; r < n_rows; r++)
         softmax(0, s, r, (uint32_t)seen->first[r], (uint32_t)seen->n[r]);
 }
 
 /* The words that all of the rows see whole: [*from, *to). */
-INLINE void find_common(enum sl_dtype type, uint32_t rows, const struct sl_attn_seen *seen, uint32_t *from,
+INLINE void find_common(enum sl_dtype type, uint32_t rows, const struct sl_avx512_seen *seen, uint32_t *from,
                         uint32_t *to)
 {
     const uint32_t per = 1 + (uint32_t)is_pairs(type);
@@ -232,7 +232,7 @@ static __attribute__((noinline)) void rescale(const struct sl_attn_scratch *s, u
 
 /* What V adds: in front of what the rows see in common, that, and behind it. */
 INLINE void values(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
-                   const struct sl_attn_seen *seen, const struct sl_attn_block *b)
+                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b)
 {
     const uint32_t per = 1 + (uint32_t)is_pairs(type);
     uint32_t vectors = sl_attn_width(hd) / LANES, c = 0, from, to;
@@ -258,8 +258,8 @@ INLINE void values(enum sl_dtype type, uint32_t rows, const struct sl_attn_scrat
 }
 
 INLINE void attend(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
-                   const struct sl_attn_seen *seen, const struct sl_attn_block *b,
-                   const struct sl_attn_block *next)
+                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                   const struct sl_avx512_block *next)
 {
     for (uint32_t i = b->first / LANES * LANES; i < b->n; i += LANES)
         score(type, rows, s, hd, i, b, next);
@@ -271,8 +271,8 @@ INLINE void attend(enum sl_dtype type, uint32_t rows, const struct sl_attn_scrat
 }
 
 INLINE void attend_rows(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                        const struct sl_attn_seen *seen, const struct sl_attn_block *b,
-                        const struct sl_attn_block *next)
+                        const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                        const struct sl_avx512_block *next)
 {
     switch (n_rows) { /* a constant each, so that the sums stay in registers */
     case 1:
@@ -296,8 +296,8 @@ INLINE void attend_rows(enum sl_dtype type, const struct sl_attn_scratch *s, uin
 }
 
 void sl_avx512_attn_few(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                        const struct sl_attn_seen *seen, const struct sl_attn_block *b,
-                        const struct sl_attn_block *next)
+                        const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                        const struct sl_avx512_block *next)
 {
     if (b->type == SL_BF16)
         attend_rows(SL_BF16, s, n_rows, hd, seen, b, next);

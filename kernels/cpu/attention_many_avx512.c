@@ -16,15 +16,15 @@
 /* The rows [first, first + LANES * vecs) of a tile against a block. */
 struct group {
     const struct sl_attn_scratch *s;
-    const struct sl_attn_seen *seen;
-    const struct sl_attn_block *block, *next;
+    const struct sl_avx512_seen *seen;
+    const struct sl_avx512_block *block, *next;
     uint32_t first, hd, lo, hi; /* positions [lo, hi) are seen by some row */
     int whole;                  /* all rows see all 64 */
     int loads;                  /* the first of the block: copies V, asks for the next block */
 };
 
 static __attribute__((noinline)) void copy_v_f32(const struct sl_attn_scratch *s, uint32_t hd,
-                                                 const struct sl_attn_block *b)
+                                                 const struct sl_avx512_block *b)
 {
     uint32_t width = sl_attn_width(hd);
     for (uint32_t i = b->first; i < b->n; i++)
@@ -47,7 +47,7 @@ INLINE void copy_pair(const uint8_t *even, const uint8_t *odd, uint32_t hd, floa
 
 /* V as pairs of positions [BLK / 2][width]; a partner that no row sees is zero. */
 static __attribute__((noinline)) void copy_v_pairs(const struct sl_attn_scratch *s, uint32_t hd,
-                                                   const struct sl_attn_block *b)
+                                                   const struct sl_avx512_block *b)
 {
     uint32_t width = sl_attn_width(hd), i = b->first;
     if (i % 2 != 0) {
@@ -65,7 +65,7 @@ static __attribute__((noinline)) void copy_v_pairs(const struct sl_attn_scratch 
 /* While positions [i, i + DEEP) are scored: asks for the same of the next block, and for V of this one
  * nearer. Piece by piece, since in one go the requests would fill the core's miss buffers and hold up the
  * loads behind them. */
-INLINE void prefetch(const struct sl_attn_block *b, const struct sl_attn_block *next, uint32_t i)
+INLINE void prefetch(const struct sl_avx512_block *b, const struct sl_avx512_block *next, uint32_t i)
 {
     for (uint32_t j = i; j < i + DEEP; j++) {
         const uint8_t *k = row_at(next->k, next->stride, j), *v = row_at(next->v, next->stride, j);
@@ -379,8 +379,8 @@ static int look(struct group *g, uint32_t n_rows)
 }
 
 void sl_avx512_attn_many(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                         const struct sl_attn_seen *seen, const struct sl_attn_block *b,
-                         const struct sl_attn_block *next)
+                         const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                         const struct sl_avx512_block *next)
 {
     uint32_t vectors = (n_rows + LANES - 1) / LANES;
     int loaded = 0;
