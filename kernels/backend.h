@@ -111,11 +111,11 @@ struct sl_backend_ops {
     size_t (*weight_bytes)(const struct sl_weight *w);
     /* (optional, both or none) For a cache on disk. weight_restore makes a matrix like the one whose image
      * had this head; the caller then fills the parts of its image with the bytes that the other's had.
-     * SL_EINVAL when no matrix has such a head: it may be damaged. Images are of use to the same table and
-     * pack_version only. */
+     * SL_EINVAL when no matrix [n_rows, n_cols] has such a head: it may be damaged, or of another model.
+     * Images are of use to the same table and pack_version only. */
     void (*weight_image)(struct sl_weight *w, struct sl_weight_image *out);
-    enum sl_err (*weight_restore)(struct sl_dev *d, const void *head, size_t head_bytes,
-                                  struct sl_weight **out, struct sl_why *why);
+    enum sl_err (*weight_restore)(struct sl_dev *d, const void *head, size_t head_bytes, uint64_t n_rows,
+                                  uint64_t n_cols, struct sl_weight **out, struct sl_why *why);
     uint32_t pack_version;
 
     /* Page memory, allocated and touched once. */

@@ -208,14 +208,15 @@ static const struct record *find(struct sl_pack_cache *c, const char *name)
     return NULL;
 }
 
-enum sl_err sl_pack_cache_take(struct sl_pack_cache *c, const char *name, const struct sl_backend_ops *ops,
-                               struct sl_dev *dev, struct sl_weight **out, struct sl_why *why)
+enum sl_err sl_pack_cache_take(struct sl_pack_cache *c, const char *name, uint64_t n_rows, uint64_t n_cols,
+                               const struct sl_backend_ops *ops, struct sl_dev *dev, struct sl_weight **out,
+                               struct sl_why *why)
 {
     const struct record *r = find(c, name);
     if (!r || c->n_taken == c->header.n_records)
         return sl_why_set(why, SL_ENOTFOUND, "there is no matrix %s", name);
     struct sl_weight *w;
-    enum sl_err e = ops->weight_restore(dev, r->head, r->head_bytes, &w, why);
+    enum sl_err e = ops->weight_restore(dev, r->head, r->head_bytes, n_rows, n_cols, &w, why);
     if (e != SL_OK)
         return e;
     struct taken *t = &c->taken[c->n_taken];

@@ -35,11 +35,11 @@ struct sl_pack_cache; /* opaque: an entry open for reading */
 struct sl_pack_cache *sl_pack_cache_open(const char *dir, const struct sl_pack_key *key);
 void sl_pack_cache_close(struct sl_pack_cache *c); /* takes NULL */
 
-/* Makes the matrix of this name, still without its numbers. SL_ENOTFOUND when the entry has none, and what
- * weight_restore() says. */
-SL_MUST_CHECK enum sl_err sl_pack_cache_take(struct sl_pack_cache *c, const char *name,
-                                             const struct sl_backend_ops *ops, struct sl_dev *dev,
-                                             struct sl_weight **out, struct sl_why *why);
+/* Makes the matrix [n_rows, n_cols] of this name, still without its numbers. SL_ENOTFOUND when the entry has
+ * none, and what weight_restore() says. */
+SL_MUST_CHECK enum sl_err sl_pack_cache_take(struct sl_pack_cache *c, const char *name, uint64_t n_rows,
+                                             uint64_t n_cols, const struct sl_backend_ops *ops,
+                                             struct sl_dev *dev, struct sl_weight **out, struct sl_why *why);
 /* Reads the numbers of all that was taken, on n_threads threads. False when any of them is not right: then
  * nothing that was taken is of use; the log says so and the entry is removed. */
 SL_MUST_CHECK bool sl_pack_cache_read(struct sl_pack_cache *c, unsigned n_threads);

@@ -148,15 +148,24 @@ static enum sl_err pack_parts(struct loader *l, int layer, const char *const *pa
     return e;
 }
 
+static enum sl_err take_cached(struct loader *l, int layer, const char *const *parts, size_t n,
+                               const char *name, struct sl_weight **out)
+{
+    uint64_t n_rows = 0;
+    for (size_t i = 0; i < n; i++)
+        n_rows += layer_tensor(l, layer, parts[i])->view.n_rows;
+    return sl_pack_cache_take(l->cache, name, n_rows, layer_tensor(l, layer, parts[0])->view.n_cols,
+                              l->w->ops, l->w->dev, out, l->why);
+}
+
 /* One matrix: from the cache, or packed. */
 static enum sl_err pack(struct loader *l, int layer, const char *const *parts, size_t n,
                         struct sl_weight **out)
 {
     struct sl_pack_item *item = &l->w->items[l->w->n_items];
     name_of(layer, parts, n, item->name);
-    enum sl_err e = l->cache != NULL
-                        ? sl_pack_cache_take(l->cache, item->name, l->w->ops, l->w->dev, out, l->why)
-                        : pack_parts(l, layer, parts, n, out);
+    enum sl_err e = l->cache != NULL ? take_cached(l, layer, parts, n, item->name, out)
+                                     : pack_parts(l, layer, parts, n, out);
     if (e == SL_OK) {
         item->weight = *out;
         l->w->n_items++;

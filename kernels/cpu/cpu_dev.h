@@ -376,8 +376,8 @@ void sl_cpu_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_b
 
 /* cpu_image.c */
 void sl_cpu_weight_image(struct sl_weight *w, struct sl_weight_image *out);
-enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t head_bytes,
-                                  struct sl_weight **out, struct sl_why *why);
+enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t head_bytes, uint64_t n_rows,
+                                  uint64_t n_cols, struct sl_weight **out, struct sl_why *why);
 
 /* cpu_linear.c, cpu_rope.c, cpu_attention.c: all but the reference */
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);

@@ -29,8 +29,8 @@ void sl_cpu_weight_image(struct sl_weight *w, struct sl_weight_image *out)
     out->parts[0].bytes = w->bytes;
 }
 
-enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t head_bytes,
-                                  struct sl_weight **out, struct sl_why *why)
+enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t head_bytes, uint64_t n_rows,
+                                  uint64_t n_cols, struct sl_weight **out, struct sl_why *why)
 {
     struct head h;
     if (head_bytes != sizeof h)
@@ -39,8 +39,10 @@ enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t hea
     memcpy(&h, head, sizeof h);
     struct sl_rows_of of[SL_MAX_SEGMENTS];
     bool sane = h.n_segments <= SL_MAX_SEGMENTS;
+    uint64_t rows = 0;
     for (uint32_t i = 0; sane && i < h.n_segments; i++) {
         of[i] = (struct sl_rows_of){(enum sl_dtype)h.segments[i].type, h.segments[i].n_rows};
+        rows += of[i].n_rows;
         sane = d->isa || of[i].type == SL_F32;
     }
     if (!sane || !sl_cpu_rows_are_sane(of, h.n_segments, h.n_cols))
@@ -49,6 +51,10 @@ enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t hea
             "The head of a packed matrix says %u segments of %u columns, the first of type %u and %u "
             "rows: there is no such.",
             h.n_segments, h.n_cols, h.segments[0].type, h.segments[0].n_rows);
+    if (rows != n_rows || h.n_cols != n_cols)
+        return sl_why_set(why, SL_EINVAL, "The packed matrix is [%llu, %u]; expected [%llu, %llu].",
+                          (unsigned long long)rows, h.n_cols, (unsigned long long)n_rows,
+                          (unsigned long long)n_cols);
     struct sl_weight *w = sl_cpu_weight_new(d, of, h.n_segments, h.n_cols);
     if (!w)
         return sl_why_set(why, SL_ENOMEM, "There is no memory for a packed matrix with %u columns.",

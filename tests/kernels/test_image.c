@@ -71,7 +71,9 @@ static void image_restores_every_type_bit_for_bit(void **state)
             struct sl_weight *w = packed(ops, d, types[t]), *again = NULL;
             struct sl_weight_image from, to;
             ops->weight_image(w, &from);
-            assert_int_equal(ops->weight_restore(d, from.head, from.head_bytes, &again, NULL), SL_OK);
+            assert_int_equal(
+                ops->weight_restore(d, from.head, from.head_bytes, N_ROWS, cols_of(types[t]), &again, NULL),
+                SL_OK);
             ops->weight_image(again, &to);
             assert_int_equal(from.n_parts, to.n_parts);
             size_t total = 0;
@@ -107,7 +109,7 @@ static void image_of_a_stack_has_its_types(void **state)
     static float a[MAX_RUN_ROWS * N_ROWS], b[MAX_RUN_ROWS * N_ROWS];
     assert_int_equal(ops->weight_pack(d, views, 2, &w, NULL), SL_OK);
     ops->weight_image(w, &from);
-    assert_int_equal(ops->weight_restore(d, from.head, from.head_bytes, &again, NULL), SL_OK);
+    assert_int_equal(ops->weight_restore(d, from.head, from.head_bytes, N_ROWS, COLS, &again, NULL), SL_OK);
     ops->weight_image(again, &to);
     assert_int_equal(from.parts[0].bytes, to.parts[0].bytes);
     memcpy(to.parts[0].p, from.parts[0].p, from.parts[0].bytes);
@@ -132,15 +134,23 @@ static void head_that_makes_no_sense_is_refused(void **state)
     struct sl_weight_image image;
     struct sl_why why;
     ops->weight_image(w, &image);
-    assert_int_equal(ops->weight_restore(d, image.head, image.head_bytes - 1, &other, &why), SL_EINVAL);
-    assert_int_equal(ops->weight_restore(d, image.head, 0, &other, &why), SL_EINVAL);
+    assert_int_equal(ops->weight_restore(d, image.head, image.head_bytes - 1, N_ROWS, 96, &other, &why),
+                     SL_EINVAL);
+    assert_int_equal(ops->weight_restore(d, image.head, 0, N_ROWS, 96, &other, &why), SL_EINVAL);
+    assert_int_equal(ops->weight_restore(d, image.head, image.head_bytes, N_ROWS + 1, 96, &other, &why),
+                     SL_EINVAL);
+    assert_int_equal(ops->weight_restore(d, image.head, image.head_bytes, N_ROWS, 128, &other, &why),
+                     SL_EINVAL);
+    assert_non_null(strstr(why.text, "expected [71, 128]"));
     const struct sl_backend_ops *plain = op_backend("reference"); /* the other form of numbers */
     struct sl_dev *pd = op_open(plain, 1, 1);
-    assert_int_equal(plain->weight_restore(pd, image.head, image.head_bytes, &other, &why), SL_EINVAL);
+    assert_int_equal(plain->weight_restore(pd, image.head, image.head_bytes, N_ROWS, 96, &other, &why),
+                     SL_EINVAL);
     plain->close(pd);
     for (int byte = 0; byte < 256; byte += 255) {
         memset(image.head, byte, image.head_bytes);
-        assert_int_equal(ops->weight_restore(d, image.head, image.head_bytes, &other, &why), SL_EINVAL);
+        assert_int_equal(ops->weight_restore(d, image.head, image.head_bytes, N_ROWS, 96, &other, &why),
+                         SL_EINVAL);
     }
     ops->weight_free(d, w);
     ops->close(d);
