@@ -258,8 +258,12 @@ enum sl_err sl_place(const struct sl_place_state *state, const struct sl_place_r
         demanded = false;
     }
 
-    struct sl_candidates c = {
-        .state = state, .req = &r, .predictor = {.state = state, .req = &r}, .out = out};
+    struct sl_candidates c; /* of the arrays only the nodes there are is set: they are for a thousand */
+    c.state = c.predictor.state = state;
+    c.req = c.predictor.req = &r;
+    c.out = out;
+    for (uint32_t i = 0; i < state->n_nodes; i++)
+        c.predictor.facts[i].known = false;
     bool too_big;
     find_members(&c, r.want_p, r.want_d, &too_big);
     if (count(&c, c.can_d) == 0)

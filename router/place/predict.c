@@ -111,7 +111,7 @@ static double prompt_ms(const struct sl_place_node *n, const struct sl_node_fact
 static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, const struct sl_place_req *req)
 {
     double steps;
-    f->known = true;
+    *f = (struct sl_node_facts){.known = true};
     f->alone_ms = mixed_ms(n, 0, 0, 0);
     f->attn_ms = per_mtoken_ms(n, 1e6, 0);
     f->read_ms = per_mtoken_ms(n, 0, 1e6);
