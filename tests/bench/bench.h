@@ -1,19 +1,26 @@
-/* tests/bench/bench.h - the subcommands of sluice-bench. Each returns the exit status: 0 good, 1 the measured
- * thing failed its check, 2 bad options, 3 the router cannot be reached. */
+/* tests/bench/bench.h - the subcommands of sluice-bench; main.c reads their options, prints their help and
+ * their one sentence when something is wrong. */
 #ifndef SLUICE_TESTS_BENCH_BENCH_H
 #define SLUICE_TESTS_BENCH_BENCH_H
 
-#define SL_BENCH_OK          0
-#define SL_BENCH_FAILED      1
-#define SL_BENCH_USAGE       2
-#define SL_BENCH_UNREACHABLE 3
+#include "common/base/conf.h"
 
-int sl_bench_engine(int argc, char **argv);
-int sl_bench_speculation(int argc, char **argv);
-int sl_bench_replay(int argc, char **argv);
-int sl_bench_compare(int argc, char **argv);
-int sl_bench_equal(int argc, char **argv);
-int sl_bench_stall(int argc, char **argv);
-int sl_bench_simulate(int argc, char **argv);
+/* Exit status. */
+#define SL_BENCH_OK          0
+#define SL_BENCH_FAILED      1 /* the measured thing failed its check */
+#define SL_BENCH_USAGE       2 /* bad options */
+#define SL_BENCH_UNREACHABLE 3 /* the router cannot be reached */
+
+struct sl_bench_command {
+    const char *name, *usage, *help; /* usage: what follows the name */
+    const struct sl_conf_opt *options;
+    size_t options_bytes; /* of the struct that they fill */
+    /* Returns the exit status; why says what was wrong when it is not SL_BENCH_OK. */
+    int (*run)(const void *options, struct sl_why *why);
+    void (*more_help)(FILE *out); /* (optional) behind the options */
+};
+
+extern const struct sl_bench_command sl_bench_compare, sl_bench_engine, sl_bench_equal, sl_bench_replay,
+    sl_bench_simulate, sl_bench_speculation, sl_bench_stall;
 
 #endif

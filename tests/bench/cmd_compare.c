@@ -232,8 +232,9 @@ static json_t *report(const struct options *o, struct arm *arms, size_t n, const
                      "temperature", o->temperature);
 }
 
-static int run(const struct options *o, struct sl_why *why)
+static int run(const void *options, struct sl_why *why)
 {
+    const struct options *o = options;
     struct sl_router_ref router = {o->url, o->api_key};
     struct sl_model_ref model = {0};
     struct sl_range prompt, output;
@@ -337,20 +338,11 @@ done:
     return rc;
 }
 
-int sl_bench_compare(int argc, char **argv)
-{
-    struct options o = {0};
-    struct sl_why why = {0};
-    int rc = SL_BENCH_USAGE;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: sluice-bench compare [options]\n\n");
-        sl_conf_help(option_table, stdout);
-        return SL_BENCH_OK;
-    }
-    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK)
-        rc = run(&o, &why);
-    if (why.text[0] && rc != SL_BENCH_OK)
-        fprintf(stderr, "sluice-bench compare: %s\n", why.text);
-    sl_conf_fini(option_table, &o);
-    return rc;
-}
+const struct sl_bench_command sl_bench_compare = {
+    .name = "compare",
+    .usage = "[options]",
+    .help = "the same open-loop load in every mode, arms interleaved: TTFT, TPOT, gaps, throughput",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+};

@@ -471,8 +471,13 @@ static enum sl_err write_all(const struct options *o, const json_t *doc, struct 
     return o->plot ? sl_engine_plot(doc, o->plot, why) : SL_OK;
 }
 
-static int run(const struct options *o, struct sl_why *why)
+static int run(const void *options, struct sl_why *why)
 {
+    const struct options *o = options;
+    if (!o->model) {
+        sl_why_set(why, SL_ECONFIG, "no model; give --model FILE");
+        return SL_BENCH_USAGE;
+    }
     struct bench b = {.o = o, .table = !o->json || strcmp(o->json, "-") != 0};
     int rc = SL_BENCH_USAGE;
     if (bench_open(&b, why) == SL_OK) {
@@ -488,24 +493,11 @@ static int run(const struct options *o, struct sl_why *why)
     return rc;
 }
 
-int sl_bench_engine(int argc, char **argv)
-{
-    struct options o = {0};
-    struct sl_why why = {0};
-    int rc = SL_BENCH_USAGE;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: sluice-bench engine --model FILE [options]\n\n");
-        sl_conf_help(option_table, stdout);
-        return SL_BENCH_OK;
-    }
-    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK) {
-        if (o.model)
-            rc = run(&o, &why);
-        else
-            sl_why_set(&why, SL_ECONFIG, "no model; give --model FILE");
-    }
-    if (rc != SL_BENCH_OK)
-        fprintf(stderr, "sluice-bench engine: %s\n", why.text);
-    sl_conf_fini(option_table, &o);
-    return rc;
-}
+const struct sl_bench_command sl_bench_engine = {
+    .name = "engine",
+    .usage = "--model FILE [options]",
+    .help = "prompt, decode and mixed steps of the backend alone, and parts of the roofs",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+};

@@ -313,9 +313,11 @@ static void run_prompt(struct context *c, uint32_t n_prompt, double temperature,
     sl_free(p.tokens);
 }
 
-static int run(struct context *c, struct sl_why *why)
+static int run(const void *options, struct sl_why *why)
 {
-    const struct options *o = c->o;
+    const struct options *o = options;
+    struct context context = {.o = o, .router = {o->url, o->api_key}, .run_id = sl_random_u64()},
+                   *c = &context;
     if (sl_info_model(&c->router, &c->model, why))
         return SL_BENCH_UNREACHABLE;
     char *nodes = sl_info_fingerprint(&c->router, 2, 30, why);
@@ -358,22 +360,11 @@ static int run(struct context *c, struct sl_why *why)
     return c->differences || c->unproven || c->errors ? SL_BENCH_FAILED : SL_BENCH_OK;
 }
 
-int sl_bench_equal(int argc, char **argv)
-{
-    struct options o = {0};
-    struct sl_why why = {0};
-    int rc = SL_BENCH_USAGE;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: sluice-bench equal [options]\n\n");
-        sl_conf_help(option_table, stdout);
-        return SL_BENCH_OK;
-    }
-    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK) {
-        struct context c = {.o = &o, .router = {o.url, o.api_key}, .run_id = sl_random_u64()};
-        rc = run(&c, &why);
-    }
-    if (why.text[0] && rc != SL_BENCH_OK)
-        fprintf(stderr, "sluice-bench equal: %s\n", why.text);
-    sl_conf_fini(option_table, &o);
-    return rc;
-}
+const struct sl_bench_command sl_bench_equal = {
+    .name = "equal",
+    .usage = "[options]",
+    .help = "the same prompts in every mode, split, chunk size and batch: tokens and logits must not differ",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+};

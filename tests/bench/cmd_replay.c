@@ -135,25 +135,28 @@ static enum sl_err open_seq(struct bench *b, uint32_t i, uint32_t n_tokens, uint
     return e;
 }
 
-/* Runs one step to its end; true when a token of the long prompt came. */
-static bool step(struct bench *b, struct trial *t, uint64_t (*now_us)(void), uint64_t *last_us)
+/* Runs one step to its end. SL_ENOPAGES: nothing can run, the streams do not fit the pool together.
+ * *first_token: of the long prompt. */
+static enum sl_err step(struct bench *b, struct trial *t, uint64_t (*now_us)(void), uint64_t *last_us,
+                        bool *first_token, struct sl_why *why)
 {
     struct sl_engine_stats s0, s1;
     struct sl_engine_event ev[EVENTS];
     struct sl_seq_view v;
-    bool first_token = false;
     uint32_t history = 0;
     if (b->seqs[b->o->streams]) {
         sl_seq_view(b->seqs[b->o->streams], &v);
         history = v.computed_tokens;
     }
     sl_engine_stats(b->e, &s0);
+    *first_token = false;
     if (!sl_engine_step(b->e, now_us()))
-        return false;
+        return sl_why_set(why, SL_ENOPAGES,
+                          "the streams and the prompt do not fit the KV pool; give more kv_memory");
     sl_engine_wait(b->e);
     for (size_t n; (n = sl_engine_poll(b->e, ev, EVENTS)) > 0;)
         for (size_t i = 0; i < n; i++)
-            first_token |= ev[i].kind == SL_EV_TOKEN && ev[i].owner == &b->seqs[b->o->streams];
+            *first_token |= ev[i].kind == SL_EV_TOKEN && ev[i].owner == &b->seqs[b->o->streams];
     sl_engine_stats(b->e, &s1);
     uint64_t end_us = now_us();
     if (t->n == t->cap) {
@@ -167,7 +170,7 @@ static bool step(struct bench *b, struct trial *t, uint64_t (*now_us)(void), uin
                                        .decode_rows = (uint32_t)(s1.decode_tokens - s0.decode_tokens),
                                        .history = history};
     *last_us = end_us;
-    return first_token;
+    return SL_OK;
 }
 
 static void close_all(struct bench *b)
@@ -190,19 +193,20 @@ static enum sl_err run_trial(struct bench *b, int32_t chunk, struct trial *t, st
     for (uint32_t i = 0; i < o->streams && !e; i++)
         e = open_seq(b, i, o->stream_prompt, enough, SL_CHUNK_AUTO, why);
     struct sl_engine_stats s = {0};
+    bool first_token = false;
     while (!e && s.decode_rows < o->streams) {
-        step(b, t, now_us, &last_us);
+        e = step(b, t, now_us, &last_us, &first_token, why);
         sl_engine_stats(b->e, &s);
     }
     t->n = 0;
     while (!e && t->n < o->lead_steps)
-        step(b, t, now_us, &last_us);
+        e = step(b, t, now_us, &last_us, &first_token, why);
     t->n_before = t->n;
     if (!e)
         e = open_seq(b, o->streams, o->prompt_tokens, 1, chunk, why);
     uint64_t sent_us = now_us();
-    while (!e && !step(b, t, now_us, &last_us))
-        ;
+    while (!e && !first_token)
+        e = step(b, t, now_us, &last_us, &first_token, why);
     t->ttft_ms = (double)(last_us - sent_us) / 1e3;
     close_all(b);
     return e;
@@ -333,8 +337,13 @@ static enum sl_err engine_open(struct bench *b, struct sl_why *why)
     return e;
 }
 
-static int run(const struct options *o, struct sl_why *why)
+static int run(const void *options, struct sl_why *why)
 {
+    const struct options *o = options;
+    if (!o->model) {
+        sl_why_set(why, SL_ECONFIG, "no model; give --model FILE");
+        return SL_BENCH_USAGE;
+    }
     struct bench b = {.o = o, .seqs = sl_xcalloc(o->streams + 1, sizeof(struct sl_seq *))};
     struct arm *arms = sl_xcalloc(o->chunks.n, sizeof *arms);
     int rc = SL_BENCH_USAGE;
@@ -368,24 +377,11 @@ static int run(const struct options *o, struct sl_why *why)
     return rc;
 }
 
-int sl_bench_replay(int argc, char **argv)
-{
-    struct options o = {0};
-    struct sl_why why = {0};
-    int rc = SL_BENCH_USAGE;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: sluice-bench replay --model FILE [options]\n\n");
-        sl_conf_help(option_table, stdout);
-        return SL_BENCH_OK;
-    }
-    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK) {
-        if (o.model)
-            rc = run(&o, &why);
-        else
-            sl_why_set(&why, SL_ECONFIG, "no model; give --model FILE");
-    }
-    if (rc != SL_BENCH_OK)
-        fprintf(stderr, "sluice-bench replay: %s\n", why.text);
-    sl_conf_fini(option_table, &o);
-    return rc;
-}
+const struct sl_bench_command sl_bench_replay = {
+    .name = "replay",
+    .usage = "--model FILE [options]",
+    .help = "a long prompt into decoding streams, in one process: what each step was meant to take",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+};

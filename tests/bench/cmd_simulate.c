@@ -216,8 +216,9 @@ static enum sl_err find_capacity(const struct options *o, const struct sim_clust
     return SL_OK;
 }
 
-static int run(const struct options *o, struct sl_why *why)
+static int run(const void *options, struct sl_why *why)
 {
+    const struct options *o = options;
     struct sim_cluster cluster;
     struct arm arms[MAX_ARMS];
     enum sl_err e = o->cluster ? sim_cluster_read(o->cluster, &cluster, why)
@@ -257,23 +258,20 @@ static int run(const struct options *o, struct sl_why *why)
     return e ? SL_BENCH_FAILED : SL_BENCH_OK;
 }
 
-int sl_bench_simulate(int argc, char **argv)
+static void list_models(FILE *out)
 {
-    struct options o = {0};
-    struct sl_why why = {0};
-    int rc = SL_BENCH_USAGE;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: sluice-bench simulate [options]\n\n");
-        sl_conf_help(option_table, stdout);
-        printf("\nmodels:\n");
-        for (uint32_t i = 0; sl_cost_preset_at(i); i++)
-            printf("  %-22s %s\n", sl_cost_preset_at(i)->name, sl_cost_preset_at(i)->what);
-        return SL_BENCH_OK;
-    }
-    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK)
-        rc = run(&o, &why);
-    if (why.text[0] && rc != SL_BENCH_OK)
-        fprintf(stderr, "sluice-bench simulate: %s\n", why.text);
-    sl_conf_fini(option_table, &o);
-    return rc;
+    fprintf(out, "\nmodels:\n");
+    for (uint32_t i = 0; sl_cost_preset_at(i); i++)
+        fprintf(out, "  %-22s %s\n", sl_cost_preset_at(i)->name, sl_cost_preset_at(i)->what);
 }
+
+const struct sl_bench_command sl_bench_simulate = {
+    .name = "simulate",
+    .usage = "[options]",
+    .help =
+        "the cluster in virtual time with the daemons' policies: modes against a trace, capacity within SLOs",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+    .more_help = list_models,
+};

@@ -1,19 +1,19 @@
 /* tests/bench/cmd_speculation.c - what guessed tokens bring: the same requests with and without them.
  *
- *     sluice-bench speculation -m FILE -t 2 -b 1,8 -n 192
+ *     sluice-bench speculation --model FILE --threads 2 --batch 1,8 --tokens 192
  *
  * Two workloads. "copy": a passage, then its beginning again; a model goes on copying, and what it writes
  * lies in the prompt. "new": the passage alone, continued by sampling at temperature 1; hardly anything
- * repeats. Each runs through one engine, off and auto by turns, medians of -r rounds. Counted are the tokens
+ * repeats. Each runs through one engine, off and auto by turns, medians of --rounds. Counted are the tokens
  * and the time from the moment when all sequences have their first token. Tokens must not differ, or the exit
  * status is 1. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/conf.h"
 #include "common/base/mem.h"
 #include "common/engine/engine.h"
 #include "common/text/tokenizer.h"
@@ -48,11 +48,22 @@ static const char passage[] = "The lighthouse keeper wrote every evening, whatev
                               "and set the book back on its shelf between the almanac and the tide tables.";
 
 struct options {
-    const char *model, *backend;
-    uint32_t threads, n_out, repeat;
-    uint32_t batches[MAX_BATCHES], n_batches;
+    char *model, *backend;
+    struct sl_conf_list batch;
+    uint32_t threads, tokens, rounds;
     bool json;
 };
+
+#define AT(m) offsetof(struct options, m)
+static const struct sl_conf_opt option_table[] = {
+    {"model", SL_CONF_STRING, AT(model), NULL, "GGUF file or Hugging Face folder", 0, 0, NULL},
+    {"threads", SL_CONF_U32, AT(threads), "1", "compute threads", 1, 1024, NULL},
+    {"tokens", SL_CONF_U32, AT(tokens), "192", "tokens of each sequence", 1, MAX_OUT, NULL},
+    {"batch", SL_CONF_LIST, AT(batch), "1,8", "sequences at once, each 1 to 64", 0, 0, NULL},
+    {"rounds", SL_CONF_U32, AT(rounds), "3", "rounds after a warm-up; medians are printed", 1, 1000, NULL},
+    {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of the backends", 0, 0, NULL},
+    {"json", SL_CONF_BOOL, AT(json), "false", "print JSON instead of a table", 0, 0, NULL},
+    {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
 struct stream {
     int32_t prompt[MAX_PROMPT], out[MAX_OUT];
@@ -151,7 +162,7 @@ static enum sl_err run_once(struct bench *b, uint32_t batch, bool copy, int32_t 
                                    .tokens = s->prompt,
                                    .n_tokens = s->n_prompt,
                                    .n_prompt = s->n_prompt,
-                                   .max_tokens = b->o->n_out,
+                                   .max_tokens = b->o->tokens,
                                    .sampling = &sampling,
                                    .compute_to = s->n_prompt,
                                    .sample = true,
@@ -202,7 +213,7 @@ static enum sl_err measure(struct bench *b, bool copy, uint32_t batch, json_t *r
     struct sl_samples off = {0}, on = {0};
     struct figures f = {0};
     enum sl_err err = SL_OK;
-    for (uint32_t r = 0; r <= b->o->repeat && !err; r++) { /* the first is the warm-up */
+    for (uint32_t r = 0; r <= b->o->rounds && !err; r++) { /* the first is the warm-up */
         struct figures without = {0};
         err = run_once(b, batch, copy, SL_SPEC_OFF, &without, why);
         memcpy(b->without, b->streams, sizeof b->without);
@@ -244,25 +255,44 @@ static enum sl_err open_engine(struct bench *b, struct sl_why *why)
     return sl_engine_open(&c, &b->e, why);
 }
 
-static int run(const struct options *o)
+static enum sl_err read_batches(const struct sl_conf_list *list, uint32_t *batches, struct sl_why *why)
 {
+    if (list->n == 0 || list->n > MAX_BATCHES)
+        return sl_why_set(why, SL_EINVAL, "%zu batch sizes given; expected 1 to %u", list->n, MAX_BATCHES);
+    for (size_t i = 0; i < list->n; i++) {
+        char *end;
+        unsigned long v = strtoul(list->items[i], &end, 10);
+        if (*end || v == 0 || v > MAX_BATCH)
+            return sl_why_set(why, SL_EINVAL, "batch is \"%s\"; expected 1 to %u", list->items[i], MAX_BATCH);
+        batches[i] = (uint32_t)v;
+    }
+    return SL_OK;
+}
+
+static int run(const void *options, struct sl_why *why)
+{
+    const struct options *o = options;
+    uint32_t batches[MAX_BATCHES], n_batches = (uint32_t)o->batch.n;
+    if (!o->model) {
+        sl_why_set(why, SL_ECONFIG, "no model; give --model FILE");
+        return SL_BENCH_USAGE;
+    }
+    if (read_batches(&o->batch, batches, why))
+        return SL_BENCH_USAGE;
     struct bench *b = sl_xcalloc(1, sizeof *b);
-    struct sl_why why = {0};
     bool equal = true;
     json_t *rows = json_array();
     b->o = o;
-    enum sl_err err = read_text(b, &why);
+    enum sl_err err = read_text(b, why);
     if (!err)
-        err = open_engine(b, &why);
+        err = open_engine(b, why);
     if (!err && !o->json)
         printf("%s, %s, %u threads\n%-8s %6s %10s %10s %8s %9s %9s\n", o->model, sl_engine_backend(b->e),
                o->threads, "", "batch", "off tok/s", "auto tok/s", "ratio", "drafted", "accepted");
-    for (uint32_t i = 0; i < 2 * o->n_batches && !err; i++)
-        err = measure(b, i < o->n_batches, o->batches[i % o->n_batches], rows, &equal, &why);
-    if (err)
-        fprintf(stderr, "sluice-bench speculation: %s\n", why.text);
-    else if (!equal)
-        fprintf(stderr, "sluice-bench speculation: tokens differ\n");
+    for (uint32_t i = 0; i < 2 * n_batches && !err; i++)
+        err = measure(b, i < n_batches, batches[i % n_batches], rows, &equal, why);
+    if (!err && !equal)
+        sl_why_set(why, SL_EDIGEST, "tokens differ");
     if (!err && o->json) {
         json_dumpf(rows, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
         putchar('\n');
@@ -273,76 +303,11 @@ static int run(const struct options *o)
     return err ? SL_BENCH_USAGE : equal ? SL_BENCH_OK : SL_BENCH_FAILED;
 }
 
-static void help(FILE *out)
-{
-    fputs("usage: sluice-bench speculation -m FILE [options]\n\n"
-          "  -m, --model FILE      model file\n"
-          "  -t, --threads N       compute threads (1)\n"
-          "  -n, --tokens N        tokens of each sequence (192, at most 1024)\n"
-          "  -b, --batch LIST      sequences at once (1,8)\n"
-          "  -r, --repeat N        rounds after a warm-up; medians are printed (3)\n"
-          "      --backend NAME    auto, or one of the backends\n"
-          "      --json            print JSON instead of a table\n",
-          out);
-}
-
-static bool read_batches(const char *text, struct options *o)
-{
-    o->n_batches = 0;
-    for (char *end; *text; text = *end == ',' ? end + 1 : end) {
-        unsigned long v = strtoul(text, &end, 10);
-        if (end == text || (*end && *end != ',') || v == 0 || v > MAX_BATCH || o->n_batches == MAX_BATCHES)
-            return false;
-        o->batches[o->n_batches++] = (uint32_t)v;
-    }
-    return o->n_batches > 0;
-}
-
-int sl_bench_speculation(int argc, char **argv)
-{
-    static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
-                                          {"threads", required_argument, NULL, 't'},
-                                          {"tokens", required_argument, NULL, 'n'},
-                                          {"batch", required_argument, NULL, 'b'},
-                                          {"repeat", required_argument, NULL, 'r'},
-                                          {"backend", required_argument, NULL, 'B'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    struct options o = {.backend = "auto", .threads = 1, .n_out = 192, .repeat = 3};
-    bool good = read_batches("1,8", &o);
-    for (int c; (c = getopt_long(argc, argv, "m:t:n:b:r:h", longs, NULL)) != -1;)
-        switch (c) {
-        case 'm':
-            o.model = optarg;
-            break;
-        case 't':
-            o.threads = (uint32_t)strtoul(optarg, NULL, 10);
-            break;
-        case 'n':
-            o.n_out = (uint32_t)strtoul(optarg, NULL, 10);
-            break;
-        case 'b':
-            good &= read_batches(optarg, &o);
-            break;
-        case 'r':
-            o.repeat = (uint32_t)strtoul(optarg, NULL, 10);
-            break;
-        case 'B':
-            o.backend = optarg;
-            break;
-        case 'j':
-            o.json = true;
-            break;
-        case 'h':
-            help(stdout);
-            return SL_BENCH_OK;
-        default:
-            good = false;
-        }
-    if (!good || !o.model || optind < argc || !o.threads || !o.repeat || !o.n_out || o.n_out > MAX_OUT) {
-        help(stderr);
-        return SL_BENCH_USAGE;
-    }
-    return run(&o);
-}
+const struct sl_bench_command sl_bench_speculation = {
+    .name = "speculation",
+    .usage = "--model FILE [options]",
+    .help = "what guessed tokens bring, on text that repeats itself and on text that does not",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+};

@@ -137,8 +137,9 @@ static void plan(const struct options *o, uint32_t round, size_t arm, uint64_t r
     }
 }
 
-static int run(const struct options *o, struct sl_why *why)
+static int run(const void *options, struct sl_why *why)
 {
+    const struct options *o = options;
     struct sl_router_ref router = {o->url, o->api_key};
     struct sl_model_ref model = {0};
     int rc = SL_BENCH_OK;
@@ -199,20 +200,11 @@ static int run(const struct options *o, struct sl_why *why)
     return rc;
 }
 
-int sl_bench_stall(int argc, char **argv)
-{
-    struct options o = {0};
-    struct sl_why why = {0};
-    int rc = SL_BENCH_USAGE;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: sluice-bench stall [options]\n\n");
-        sl_conf_help(option_table, stdout);
-        return SL_BENCH_OK;
-    }
-    if (sl_conf_load(option_table, NULL, argc, argv, &o, &why) == SL_OK)
-        rc = run(&o, &why);
-    if (rc != SL_BENCH_OK)
-        fprintf(stderr, "sluice-bench stall: %s\n", why.text[0] ? why.text : "the server does not answer");
-    sl_conf_fini(option_table, &o);
-    return rc;
-}
+const struct sl_bench_command sl_bench_stall = {
+    .name = "stall",
+    .usage = "[options]",
+    .help = "what running streams feel when a long prompt arrives",
+    .options = option_table,
+    .options_bytes = sizeof(struct options),
+    .run = run,
+};
