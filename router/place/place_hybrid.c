@@ -29,12 +29,12 @@ static void add_asked_split(struct sl_candidates *c)
 }
 
 /* The most that P computes for d: all but the last page where d may be in the middle of another's prompt when
- * the pages come. The first token comes from d then, and the stream does not pause behind it. */
+ * the pages come. The first token comes from d then, and the stream does not pause behind it. So a prompt
+ * within one page stays on such a d: 0. */
 static uint32_t most_split(const struct sl_candidates *c, int d)
 {
     const struct sl_place_node *n = &c->state->nodes[d];
-    uint32_t all_but_last = page_floor(n, c->req->n_tokens - 1);
-    return n->may_prefill && all_but_last > 0 ? all_but_last : c->req->n_tokens;
+    return n->may_prefill ? page_floor(n, c->req->n_tokens - 1) : c->req->n_tokens;
 }
 
 /* Some splits between p and d, and the largest unless stage 1 has priced it. */
@@ -47,15 +47,16 @@ static void add_splits(struct sl_candidates *c, int p, int d, bool most)
             sl_candidates_add(c, p, s, d);
         last = s;
     }
-    if (most)
+    if (most && end)
         sl_candidates_add(c, p, end, d);
 }
 
 /* Stage 1: the first of the best P's that is not d and may send to it, with as much as it may compute. */
 static void add_most(struct sl_candidates *c, const int *best_p, uint32_t n_p, int d)
 {
-    for (uint32_t i = 0; i < n_p; i++)
-        if (best_p[i] != d && sl_candidates_add(c, best_p[i], most_split(c, d), d))
+    uint32_t split = most_split(c, d);
+    for (uint32_t i = 0; i < n_p && split; i++)
+        if (best_p[i] != d && sl_candidates_add(c, best_p[i], split, d))
             return;
 }
 

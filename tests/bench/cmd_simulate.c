@@ -26,8 +26,8 @@
 struct options {
     char *cluster, *model, *trace, *json;
     struct sl_conf_list arms;
-    uint32_t prefill, decode, requests, max_tokens, max_total;
-    double speed, rate, slo_ttft, slo_gap, cost_error, noise, share;
+    uint32_t prefill, decode, requests, max_tokens, max_total, seeds;
+    double speed, rate, slo_ttft, slo_gap, cost_error, noise, share, warm_up;
     uint64_t seed;
     bool capacity, quiet;
 };
@@ -64,7 +64,11 @@ static const struct sl_conf_opt option_table[] = {
     {"cost_error", SL_CONF_F64, AT(cost_error), "0.1",
      "the policies' cost model starts up to that far from the truth, relative", 0, 0.9, NULL},
     {"noise", SL_CONF_F64, AT(noise), "0.02", "standard deviation of a step's time, relative", 0, 1, NULL},
+    {"warm_up", SL_CONF_F64, AT(warm_up), "0.1",
+     "share of the requests, at the beginning, that is not judged: the cluster fills, cost models learn", 0,
+     0.9, NULL},
     {"seed", SL_CONF_U64, AT(seed), "1", "of everything drawn", 0, 0, NULL},
+    {"seeds", SL_CONF_U32, AT(seeds), "1", "runs with seed, seed + 1, .., judged together", 1, 1000, NULL},
     {"quiet", SL_CONF_BOOL, AT(quiet), "false", "no progress line", 0, 0, NULL},
     {"json", SL_CONF_STRING, AT(json), NULL, "write the whole result there", 0, 0, NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
@@ -91,19 +95,48 @@ static bool parse_arm(const char *text, struct arm *a)
     return sl_place_mode_parse(mode, &a->mode);
 }
 
+static bool is_late(const struct options *o, const struct sim_outcome *q)
+{
+    return q->ttft > o->slo_ttft * q->alone_ttft;
+}
+
+static bool is_paused(const struct options *o, const struct sim_outcome *q)
+{
+    return q->gap_max > o->slo_gap * q->alone_gap;
+}
+
 /* Of all requests, also those refused or not finished. */
 static double attained(const struct options *o, const struct sim_result *r)
 {
     size_t good = 0;
     for (size_t i = 0; i < r->n; i++) {
         const struct sim_outcome *q = &r->outcomes[i];
-        good += q->done && q->ttft <= o->slo_ttft * q->alone_ttft && q->gap_max <= o->slo_gap * q->alone_gap;
+        good += q->done && !is_late(o, q) && !is_paused(o, q);
     }
     return (double)good / (double)r->n;
 }
 
-static enum sl_err run_arm(const struct options *o, const struct sim_cluster *cluster, const struct arm *a,
-                           double speed, struct sim_result *out, double *share, struct sl_why *why)
+/* Adds one run's outcomes to those of the runs before it, less the warm-up. Takes them. */
+static void pool(const struct options *o, struct sim_result *all, struct sim_result *r, unsigned n_before)
+{
+    size_t warm = (size_t)(o->warm_up * (double)r->n), n = r->n - warm;
+    all->outcomes = sl_xrealloc_array(all->outcomes, all->n + n, sizeof *all->outcomes);
+    memcpy(all->outcomes + all->n, r->outcomes + warm, n * sizeof *all->outcomes);
+    all->n += n;
+    all->n_refused += r->n_refused;
+    all->n_unfinished += r->n_unfinished;
+    all->span_s += r->span_s;
+    all->steps += r->steps;
+    all->tokens += r->tokens;
+    all->preemptions += r->preemptions;
+    all->busy_share += (r->busy_share - all->busy_share) / (n_before + 1);
+    all->step_error += (r->step_error - all->step_error) / (n_before + 1);
+    all->wall_s += r->wall_s;
+    sim_result_fini(r);
+}
+
+static enum sl_err run_seed(const struct options *o, const struct sim_cluster *c, const struct arm *a,
+                            double speed, uint64_t seed, struct sim_result *out, struct sl_why *why)
 {
     struct sim_trace trace;
     struct sim_trace_conf tc = {.path = o->trace,
@@ -111,24 +144,40 @@ static enum sl_err run_arm(const struct options *o, const struct sim_cluster *cl
                                 .rate = o->rate * speed / o->speed,
                                 .n = o->requests,
                                 .max_total = o->max_total,
-                                .seed = o->seed};
-    enum sl_err e = sim_trace_open(&tc, &trace, why);
-    if (e)
-        return e;
-    struct sim_cluster c = *cluster;
-    for (uint32_t g = 0; g < c.n_groups && a->chunk != SL_CHUNK_DEFAULT; g++)
-        c.groups[g].chunk_tokens = a->chunk;
+                                .seed = seed};
     struct sim_conf conf = {.mode = a->mode,
                             .cost_error = o->cost_error,
                             .noise = o->noise,
                             .max_tokens = o->max_tokens,
-                            .seed = o->seed,
+                            .seed = seed,
                             .progress = !o->quiet};
-    e = sim_run(&c, &trace, &conf, out, why);
-    if (e == SL_OK)
-        *share = attained(o, out);
+    enum sl_err e = sim_trace_open(&tc, &trace, why);
+    if (e)
+        return e;
+    e = sim_run(c, &trace, &conf, out, why);
     sim_trace_close(&trace);
     return e;
+}
+
+/* The runs of all seeds as one result. */
+static enum sl_err run_arm(const struct options *o, const struct sim_cluster *cluster, const struct arm *a,
+                           double speed, struct sim_result *out, double *share, struct sl_why *why)
+{
+    struct sim_cluster c = *cluster;
+    for (uint32_t g = 0; g < c.n_groups && a->chunk != SL_CHUNK_DEFAULT; g++)
+        c.groups[g].chunk_tokens = a->chunk;
+    *out = (struct sim_result){0};
+    for (uint32_t i = 0; i < o->seeds; i++) {
+        struct sim_result r;
+        enum sl_err e = run_seed(o, &c, a, speed, o->seed + i, &r, why);
+        if (e) {
+            sim_result_fini(out);
+            return e;
+        }
+        pool(o, out, &r, i);
+    }
+    *share = attained(o, out);
+    return SL_OK;
 }
 
 /* ---- report ---- */
@@ -147,16 +196,40 @@ static double value_of(const struct sim_outcome *q, enum metric m)
     return all[m];
 }
 
-static json_t *report_arm(const struct arm *a, const struct sim_result *r, double speed, double share)
+/* Which limit was missed, by what the placement was: a policy that loses shows here where. */
+static json_t *report_misses(const struct options *o, const struct sim_result *r)
 {
-    json_t *doc = json_pack(
-        "{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "arm", a->name,
-        "speed", speed, "within_slo", share, "span_s", r->span_s, "tokens_per_s",
-        (double)r->tokens / r->span_s, "busy_share", r->busy_share, "step_error_p50", r->step_error, "steps",
-        (json_int_t)r->steps, "refused", (json_int_t)r->n_refused, "unfinished", (json_int_t)r->n_unfinished,
-        "preemptions", (json_int_t)r->preemptions, "placed_pd", (json_int_t)r->by_mode[SL_PLACE_PD],
-        "placed_colocated", (json_int_t)r->by_mode[SL_PLACE_COLOCATED], "placed_hybrid",
-        (json_int_t)r->by_mode[SL_PLACE_HYBRID], "wall_s", r->wall_s);
+    json_t *doc = json_object();
+    for (enum sl_place_mode m = SL_PLACE_PD; m <= SL_PLACE_HYBRID; m++) {
+        uint64_t done = 0, late = 0, paused = 0;
+        for (size_t i = 0; i < r->n; i++) {
+            const struct sim_outcome *q = &r->outcomes[i];
+            if (!q->done || q->mode != m)
+                continue;
+            done++;
+            late += is_late(o, q);
+            paused += is_paused(o, q);
+        }
+        if (done)
+            printf("%-16s placed %-10s %8" PRIu64 " done, %" PRIu64 " late first tokens, %" PRIu64
+                   " long gaps\n",
+                   "", sl_place_mode_name(m), done, late, paused);
+        json_object_set_new(doc, sl_place_mode_name(m),
+                            json_pack("{s:I, s:I, s:I}", "done", (json_int_t)done, "late", (json_int_t)late,
+                                      "long_gap", (json_int_t)paused));
+    }
+    return doc;
+}
+
+static json_t *report_arm(const struct options *o, const struct arm *a, const struct sim_result *r,
+                          double speed, double share)
+{
+    json_t *doc = json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "arm", a->name,
+                            "speed", speed, "within_slo", share, "span_s", r->span_s, "tokens_per_s",
+                            (double)r->tokens / r->span_s, "busy_share", r->busy_share, "step_error_p50",
+                            r->step_error, "steps", (json_int_t)r->steps, "refused", (json_int_t)r->n_refused,
+                            "unfinished", (json_int_t)r->n_unfinished, "preemptions",
+                            (json_int_t)r->preemptions, "wall_s", r->wall_s);
     printf("%-16s %-12s %9s %9s %9s %9s\n", a->name, "ms", "P50", "P90", "P99", "max");
     for (unsigned m = 0; m < N_METRICS; m++) {
         struct sl_samples s = {0};
@@ -178,11 +251,9 @@ static json_t *report_arm(const struct arm *a, const struct sim_result *r, doubl
            "unfinished\n",
            "", speed, 100 * share, (double)r->tokens / r->span_s, 100 * r->busy_share, r->n_refused,
            r->n_unfinished);
-    printf("%-16s placed pd %" PRIu64 ", colocated %" PRIu64 ", hybrid %" PRIu64
-           "; step prediction off by %.1f %% (median); "
-           "%" PRIu64 " steps in %.1f s\n",
-           "", r->by_mode[SL_PLACE_PD], r->by_mode[SL_PLACE_COLOCATED], r->by_mode[SL_PLACE_HYBRID],
+    printf("%-16s step prediction off by %.1f %% (median); %" PRIu64 " steps in %.1f s\n", "",
            100 * r->step_error, r->steps, r->wall_s);
+    json_object_set_new(doc, "placed", report_misses(o, r));
     return doc;
 }
 
@@ -242,7 +313,7 @@ static int run(const void *options, struct sl_why *why)
         e = o->capacity ? find_capacity(o, &cluster, &arms[i], &speed, &r, &share, why)
                         : run_arm(o, &cluster, &arms[i], speed, &r, &share, why);
         if (e == SL_OK && r.n)
-            json_array_append_new(list, report_arm(&arms[i], &r, speed, share));
+            json_array_append_new(list, report_arm(o, &arms[i], &r, speed, share));
         else if (e == SL_OK)
             printf("%-16s no speed down to %g keeps %.1f %% within both SLOs\n", arms[i].name, SPEED_LEAST,
                    100 * o->share);

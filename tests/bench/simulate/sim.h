@@ -92,6 +92,7 @@ struct sim_conf {
 
 struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it was refused */
     bool done;
+    enum sl_place_mode mode; /* what its placement was */
     float ttft, second, tpot, gap_max;
     float alone_ttft, alone_gap; /* on an idle node of the kind it decoded on: what SLOs are multiples of */
     float predicted_ttft;

@@ -30,6 +30,7 @@ struct sim_job {
     struct sl_node *at_p, *at_d;
     struct sl_charge charge_p, charge_d;
     double arrived_s, first_s, last_s, gap_max_s, second_s, predicted_ms;
+    enum sl_place_mode mode;
     struct run *run;
 };
 
@@ -245,6 +246,7 @@ static void record(struct sim_job *j)
     }
     *o = (struct sim_outcome){
         .done = true,
+        .mode = j->mode,
         .ttft = (float)((j->first_s - j->arrived_s) * 1e3),
         .second = (float)((j->second_s - j->arrived_s) * 1e3),
         .tpot = (float)(j->output > 1 ? (j->last_s - j->first_s) * 1e3 / (j->output - 1) : 0),
@@ -412,6 +414,7 @@ static void arrive(struct run *r, size_t i, double now_s)
     j->output = q->n_output;
     j->arrived_s = now_s;
     j->predicted_ms = choice.best.predicted.ttft_ms;
+    j->mode = choice.mode;
     r->out->by_mode[choice.mode]++;
     r->n_open++;
     open_legs(r, j, &choice.best, now_s);

@@ -250,6 +250,23 @@ static void hybrid_decoding_node_gets_the_prompt_computed_elsewhere(void **s)
     assert_true(out.n_candidates > 3);
 }
 
+static void hybrid_prompt_of_one_page_stays_where_it_decodes(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[1].decode_rows = 8;
+    c.nodes[1].decode_context_tokens = 8000;
+    c.nodes[1].queued_prompt_tokens = 4000;
+    struct sl_place_req r = request(SL_PLACE_HYBRID, 16);
+    struct sl_place_choice out = placed(&c, &r);
+    for (uint32_t i = 0; i < out.n_kept; i++)
+        assert_int_equal(out.kept[i].p, -1); /* a first token from elsewhere would be followed by a pause */
+    c.nodes[1].may_prefill = false;
+    r.want_d = "d0";
+    assert_int_equal(placed(&c, &r).kept[1].p + placed(&c, &r).kept[0].p, -1); /* alone, and by p0 */
+}
+
 static void hybrid_slow_link_lets_the_decode_node_give_the_first_token(void **s)
 {
     (void)s;
@@ -549,6 +566,7 @@ int main(void)
         cmocka_unit_test(colocated_prefill_node_is_a_candidate),
         cmocka_unit_test(hybrid_idle_equal_nodes_stays_on_one),
         cmocka_unit_test(hybrid_decoding_node_gets_the_prompt_computed_elsewhere),
+        cmocka_unit_test(hybrid_prompt_of_one_page_stays_where_it_decodes),
         cmocka_unit_test(hybrid_slow_link_lets_the_decode_node_give_the_first_token),
         cmocka_unit_test(queue_of_less_than_a_token_has_a_price),
         cmocka_unit_test(wishes_go_before_the_price),
