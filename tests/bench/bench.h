@@ -20,7 +20,7 @@ struct sl_bench_command {
     void (*more_help)(FILE *out); /* (optional) behind the options */
 };
 
-extern const struct sl_bench_command sl_bench_compare, sl_bench_engine, sl_bench_equal, sl_bench_replay,
-    sl_bench_simulate, sl_bench_speculation, sl_bench_stall;
+extern const struct sl_bench_command sl_bench_agent, sl_bench_compare, sl_bench_engine, sl_bench_equal,
+    sl_bench_replay, sl_bench_simulate, sl_bench_speculation, sl_bench_stall;
 
 #endif

@@ -35,6 +35,7 @@ void sl_job_fini(struct sl_job *j)
         sl_free(j->headers[i]);
     sl_free(j->headers);
     sl_free(j->body);
+    sl_free(j->own_path);
     sl_free(j->token_s);
     sl_free(j->token_id);
     sl_free(j->digest);
@@ -43,7 +44,7 @@ void sl_job_fini(struct sl_job *j)
     *j = (struct sl_job){0};
 }
 
-static void add_token(struct sl_job *j, double at, int32_t id, uint64_t digest)
+void sl_job_add_token(struct sl_job *j, double at_s, int32_t id, uint64_t digest)
 {
     if (j->n_tokens == j->cap_tokens) {
         j->cap_tokens = j->cap_tokens ? 2 * j->cap_tokens : 64;
@@ -51,7 +52,7 @@ static void add_token(struct sl_job *j, double at, int32_t id, uint64_t digest)
         j->token_id = sl_xrealloc_array(j->token_id, j->cap_tokens, sizeof *j->token_id);
         j->digest = sl_xrealloc_array(j->digest, j->cap_tokens, sizeof *j->digest);
     }
-    j->token_s[j->n_tokens] = at;
+    j->token_s[j->n_tokens] = at_s;
     j->token_id[j->n_tokens] = id;
     j->digest[j->n_tokens++] = digest;
 }
@@ -93,10 +94,10 @@ static void take_chunk(struct sl_job *j, const char *data, size_t len, double at
     const char *digest = json_string_value(json_object_get(json_object_get(doc, "sluice"), "digest"));
     if (json_array_size(ids) > 0)
         for (size_t i = 0; i < json_array_size(ids); i++)
-            add_token(j, at, (int32_t)json_integer_value(json_array_get(ids, i)),
-                      digest ? strtoull(digest, NULL, 16) : 0);
+            sl_job_add_token(j, at, (int32_t)json_integer_value(json_array_get(ids, i)),
+                             digest ? strtoull(digest, NULL, 16) : 0);
     else if (!ids && text && *text && !json_is_string(finish))
-        add_token(j, at, -1, 0); /* a server without token ids: one chunk is one token */
+        sl_job_add_token(j, at, -1, 0); /* a server without token ids: one chunk is one token */
     json_decref(doc);
 }
 

@@ -17,7 +17,8 @@
 struct sl_job {
     /* to send */
     double at_s;      /* planned send time */
-    const char *path; /* "/v1/completions" */
+    const char *path; /* "/v1/completions"; static, or own_path */
+    char *own_path;   /* (optional) freed with the job */
     char *body;       /* JSON, owned */
     char **headers;   /* "Name: value", owned */
     size_t n_headers;
@@ -43,6 +44,8 @@ struct sl_job {
     bool started, finished, done_seen;
 };
 
+/* A token of the answer; digest 0 and id -1 when not known. */
+void sl_job_add_token(struct sl_job *j, double at_s, int32_t id, uint64_t digest);
 void sl_job_header(struct sl_job *j, const char *name, const char *value);
 void sl_job_fini(struct sl_job *j);
 static inline bool sl_job_ok(const struct sl_job *j)

@@ -15,6 +15,7 @@
 #include "common/base/conf.h"
 #include "common/base/mem.h"
 #include "common/base/rand.h"
+#include "tests/bench/agents.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/cluster_info.h"
 #include "tests/bench/stats.h"
@@ -25,7 +26,7 @@
 
 struct options {
     char *url, *api_key, *prompt_tokens, *output_tokens, *json, *cached_arm;
-    struct sl_conf_list arms;
+    struct sl_conf_list arms, agents;
     double rate, timeout_s, temperature;
     uint32_t requests, rounds, nodes;
     uint64_t seed;
@@ -51,6 +52,9 @@ static const struct sl_conf_opt option_table[] = {
     {"nodes", SL_CONF_U32, offsetof(struct options, nodes), "2", "wait for that many nodes", 1, 1000, NULL},
     {"timeout_s", SL_CONF_F64, offsetof(struct options, timeout_s), "600",
      "limit of one arm in one round, seconds", 1, 1e5, NULL},
+    {"agents", SL_CONF_LIST, offsetof(struct options, agents), NULL,
+     "HOST:PORT of each sluice-bench agent that sends a part of the load; none = this process sends it", 0, 0,
+     NULL},
     {"json", SL_CONF_STRING, offsetof(struct options, json), NULL, "write the whole result there", 0, 0,
      NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
@@ -183,6 +187,8 @@ static void print_table(const struct arm *arms, size_t n)
 {
     printf("%-18s %-12s %9s %9s %9s %9s\n", "arm", "ms", "P50", "P90", "P99", "max");
     for (size_t a = 0; a < n; a++) {
+        if (arms[a].requests == 0) /* an agent was lost before its turn */
+            continue;
         for (size_t k = 0; k < N_METRICS; k++) {
             struct sl_samples *s = (struct sl_samples *)&arms[a].metric[k];
             if (s->n == 0)
@@ -256,9 +262,14 @@ static int run(const void *options, struct sl_why *why)
                    "the router does not say its vocabulary size (meta.n_vocab of /v1/models)");
         return SL_BENCH_UNREACHABLE;
     }
-    char *nodes = sl_info_fingerprint(&router, o->nodes, 30, why);
-    if (!nodes)
+    struct sl_agents *agents;
+    if (sl_agents_open(&o->agents, o->url, o->api_key, &agents, why))
         return SL_BENCH_UNREACHABLE;
+    char *nodes = sl_info_fingerprint(&router, o->nodes, 30, why);
+    if (!nodes) {
+        sl_agents_close(agents);
+        return SL_BENCH_UNREACHABLE;
+    }
     for (size_t a = 0; a < n_arms; a++) {
         snprintf(arms[a].mode, sizeof arms[a].mode, "%s", o->arms.items[a]);
         arms[a].cached = strstr(arms[a].mode, "+cached") != NULL;
@@ -293,27 +304,35 @@ static int run(const void *options, struct sl_why *why)
             /* A cached arm repeats the prompts of round 0, so that every round after it finds them. */
             plan_round(o, arms[a].cached ? 0 : round, &model, prompt, output, mode, salt, jobs);
             snprintf(label, sizeof label, "round %u of %u, %s", round + 1, o->rounds, arms[a].mode);
-            enum sl_err e = sl_client_run(o->url, o->api_key, jobs, o->requests, o->timeout_s, label);
+            enum sl_err e = sl_agents_run(agents, jobs, o->requests, o->timeout_s, label, why);
             measure(&arms[a], jobs, o->requests);
             measure_handover(&router, &arms[a], jobs, o->requests);
             if (!arms[a].cached || round == 0)
                 differences += compare_answers(arms, a, jobs, o->requests);
             for (uint32_t i = 0; i < o->requests; i++)
                 sl_job_fini(&jobs[i]);
-            if (e) {
-                sl_why_set(why, e, "the router at %s stopped answering during round %u", o->url, round + 1);
-                goto done;
+            if (e) { /* what was measured until then is still told */
+                rc = why->text[0] ? SL_BENCH_FAILED : SL_BENCH_UNREACHABLE;
+                if (rc == SL_BENCH_UNREACHABLE)
+                    sl_why_set(why, e, "the router at %s stopped answering during round %u", o->url,
+                               round + 1);
+                goto tell;
             }
         }
     }
+    rc = SL_BENCH_OK;
+tell:
     print_table(arms, n_arms);
+    sl_agents_print(agents);
     printf("answers that differ between arms (tokens or logit digests): %" PRIu64 "\n", differences);
-    rc = differences ? SL_BENCH_FAILED : SL_BENCH_OK;
+    bool bad = differences > 0;
     for (size_t a = 0; a < n_arms; a++)
-        if (arms[a].errors)
-            rc = SL_BENCH_FAILED;
+        bad |= arms[a].errors > 0;
+    if (bad && rc == SL_BENCH_OK)
+        rc = SL_BENCH_FAILED;
     if (o->json) {
         json_t *doc = report(o, arms, n_arms, model.id, differences, nodes);
+        json_object_set_new(doc, "agents", sl_agents_report(agents));
         if (json_dump_file(doc, o->json, JSON_INDENT(1)) != 0) {
             sl_why_set(why, SL_EIO, "cannot write %s", o->json);
             rc = SL_BENCH_FAILED;
@@ -335,6 +354,7 @@ done:
     sl_free(arms[0].n_ids);
     sl_free(jobs);
     sl_free(nodes);
+    sl_agents_close(agents);
     return rc;
 }
 

@@ -10,7 +10,7 @@
 static const struct sl_bench_command *const commands[] = {
     &sl_bench_engine,  &sl_bench_replay, &sl_bench_speculation,
 #ifdef SL_BENCH_CLUSTER
-    &sl_bench_compare, &sl_bench_equal,  &sl_bench_stall,       &sl_bench_simulate,
+    &sl_bench_compare, &sl_bench_equal,  &sl_bench_stall,       &sl_bench_simulate, &sl_bench_agent,
 #endif
 };
 

@@ -1,7 +1,9 @@
-"""Three network namespaces as three hosts: every byte between router, prefill and decode node crosses a bridge; then the wire between P and D is cut.
+"""Three network namespaces as three hosts: every byte between router, prefill and decode node crosses a bridge; then the wire between P and D is cut;
+load comes from two of them at once.
 
 Needs root and ip(8); skipped without. The test runs itself again inside a fourth namespace, so that nothing is put into the host's.
 """
+import json
 import os
 import shutil
 import subprocess
@@ -82,6 +84,25 @@ class Hosts(unittest.TestCase):
             healed.n = 0
             wait_for("pages to travel again", healed)
             c.wait_idle()
+
+    def test_load_from_two_hosts_is_one_report(self):
+        from harness import Daemon, program, wait_for
+        with self.cluster() as c:
+            for name in ("p0", "d0"):
+                a = Daemon(f"agent-{name}", [program("sluice-bench"), "agent", "--listen", f"{address(name)}:7070", "--url", c.url],
+                           c.folder, c.host(name)[1])
+                c.daemons[a.name] = a
+                wait_for("the agent to listen", lambda: c.check_alive(a.name) and "listening on" in a.log())
+            report = os.path.join(c.folder, "compare.json")
+            r = subprocess.run([program("sluice-bench"), "compare", "--url", c.url, "--agents", f"{address('p0')}:7070,{address('d0')}:7070",
+                                "--requests", "8", "--rounds", "1", "--prompt-tokens", "20:60", "--output-tokens", "4:8", "--json", report],
+                               capture_output=True, text=True)
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            with open(report) as f:
+                doc = json.load(f)
+            self.assertEqual([a["requests"] for a in doc["agents"]], [12, 12])
+            for a in doc["agents"]:  # hosts of one machine: their clocks are the same
+                self.assertLessEqual(abs(a["offset_us"]), a["offset_error_us"])
 
 
 def main():
