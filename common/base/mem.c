@@ -9,6 +9,7 @@
 #include "common/base/mem.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,7 @@ struct arena_block {
 };
 
 struct sl_arena {
+    atomic_uint owners;
     struct arena_block *blocks; /* the first one is filled; those of big allocations stand behind it */
     size_t taken, max;
     size_t next_block;
@@ -172,14 +174,20 @@ static size_t round_up(size_t n)
 struct sl_arena *sl_arena_new(size_t max_bytes)
 {
     struct sl_arena *a = sl_xcalloc(1, sizeof *a);
+    atomic_init(&a->owners, 1);
     a->max = round_up(max_bytes);
     a->next_block = ARENA_FIRST_BYTES;
     return a;
 }
 
+void sl_arena_ref(struct sl_arena *a)
+{
+    atomic_fetch_add_explicit(&a->owners, 1, memory_order_relaxed);
+}
+
 void sl_arena_free(struct sl_arena *a)
 {
-    if (!a)
+    if (!a || atomic_fetch_sub_explicit(&a->owners, 1, memory_order_acq_rel) != 1)
         return;
     for (struct arena_block *b = a->blocks; b;) {
         struct arena_block *next = b->next;

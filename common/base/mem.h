@@ -39,7 +39,8 @@ size_t sl_huge_total(void);
 struct sl_arena; /* opaque */
 /* max_bytes bounds the sum of all allocations. */
 struct sl_arena *sl_arena_new(size_t max_bytes);
-void sl_arena_free(struct sl_arena *a);                 /* takes NULL; frees everything taken from it */
+void sl_arena_ref(struct sl_arena *a);  /* one owner more; what is in it is then only read */
+void sl_arena_free(struct sl_arena *a); /* takes NULL; the last owner's frees all that is in it */
 void *sl_arena_alloc(struct sl_arena *a, size_t bytes); /* zeroed, 16-byte aligned; NULL past max_bytes */
 char *sl_arena_strndup(struct sl_arena *a, const char *s, size_t n); /* NULL past max_bytes */
 

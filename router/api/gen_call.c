@@ -1,16 +1,16 @@
-/* router/api/gen_call.c - one generation between HTTP and the flow: steps 1 and 2 on a worker, step 11 on the
- * http thread.
+/* router/api/gen_call.c - one call for an answer between HTTP and the flow: steps 1 and 2 on a worker, step
+ * 11 on the http thread. Each choice of the answer (n, several prompts) is a request of its own to the flow.
  *
- *   worker:      body -> openai_parse -> prompt -> submit to the flow
+ *   worker:      body -> openai_parse -> prompt -> submit each choice to the flow
  *   flow thread: event -> inbox (copied) -> wake
  *   http thread: wake -> inbox -> openai_render -> stream or answer
  *
  * HTTP status: nothing is sent before the first event, so whatever fails before the first token has its
  * status and error object; later failures of a stream are an error frame and [DONE], as clients expect.
  *
- * Two owners, each with a reference: HTTP (until closed) and the flow (until its last event, or until
- * sl_flow_cancel() returned). wake and closed run on the http thread and not before the worker is done, so
- * that no lock is needed between them. */
+ * Owners, each with a reference: HTTP (until closed) and each choice in the flow (until its last event, or
+ * until sl_flow_cancel() returned). wake and closed run on the http thread and not before the worker is done,
+ * so that no lock is needed between them. */
 #include "router/api/api_internal.h"
 
 #include <stdio.h>
@@ -27,11 +27,19 @@
 
 #define ANSWER_MAX_BYTES (2 * SL_RENDER_MAX_BYTES) /* an unstreamed answer with its logprobs */
 
+struct choice {
+    struct gen_call *call;
+    uint32_t index;
+    char id[64];        /* the answer's, behind the first with ".<index>" */
+    _Atomic bool ended; /* its last event came, or it never was submitted */
+};
+
 struct gen_call {
     struct sl_api *api;
     struct sl_http_call *http; /* referenced */
-    _Atomic int refs;
-    char id[64];
+    _Atomic uint32_t refs;
+    uint32_t n_choices;
+    struct choice *choices;
     struct sl_inbox inbox;
 
     /* http thread */
@@ -49,26 +57,34 @@ static void unref(struct gen_call *g)
     sl_inbox_fini(&g->inbox);
     sl_render_free(g->render);
     sl_buf_fini(&g->out);
+    sl_free(g->choices);
     sl_free(g);
 }
 
 /* flow thread */
 static void on_event(void *arg, const struct sl_gen_event *ev)
 {
-    struct gen_call *g = arg;
-    sl_inbox_put(&g->inbox, ev);
+    struct choice *c = arg;
+    struct gen_call *g = c->call;
+    bool last = ev->kind != SL_GEN_TOKEN;
+    sl_inbox_put(&g->inbox, c->index, ev);
+    if (last)
+        atomic_store(&c->ended, true);
     sl_http_wake(g->http);
-    if (ev->kind != SL_GEN_TOKEN)
+    if (last)
         unref(g);
 }
 
-/* http thread: the client gets nothing more; what still runs for it is freed on all nodes. */
+/* The client gets nothing more; what still runs for it is freed on all nodes. */
 static void call_off(struct gen_call *g)
 {
-    if (!sl_inbox_ended(&g->inbox)) {
-        sl_gate_cancel(&g->api->gate, g->id);
-        if (!sl_inbox_ended(
-                &g->inbox)) /* the last event may have come meanwhile and dropped the flow's reference */
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        struct choice *c = &g->choices[i];
+        if (atomic_load(&c->ended))
+            continue;
+        sl_gate_cancel(&g->api->gate, c->id);
+        if (!atomic_exchange(&c->ended,
+                             true)) /* else its last event came meanwhile and dropped the reference */
             unref(g);
     }
     g->over = true;
@@ -76,7 +92,7 @@ static void call_off(struct gen_call *g)
 
 static void cut_slow_reader(struct gen_call *g)
 {
-    SL_WARN("a client reads slower than its tokens come; its stream is cut req=%s", g->id);
+    SL_WARN("a client reads slower than its tokens come; its stream is cut req=%s", g->choices[0].id);
     call_off(g);
     sl_http_cut(g->http);
 }
@@ -94,9 +110,10 @@ static void give_error(struct gen_call *g, const struct sl_gen_event *ev)
     const struct sl_http_error e = {.err = ev->err,
                                     .message = ev->why,
                                     .retry_after_s = ev->retry_after_s,
-                                    .no_retry = sl_render_n_tokens(g->render) > 0};
-    SL_DEBUG("a generation failed req=%s err=%s why=%s", g->id, sl_err_name(ev->err), ev->why ? ev->why : "");
-    g->over = true;
+                                    .no_retry = sl_render_begun(g->render)};
+    SL_DEBUG("a generation failed req=%s err=%s why=%s", g->choices[0].id, sl_err_name(ev->err),
+             ev->why ? ev->why : "");
+    call_off(g); /* the other choices */
     if (!g->begun) {
         sl_http_answer_error(g->http, &e);
         return;
@@ -109,7 +126,7 @@ static void give_error(struct gen_call *g, const struct sl_gen_event *ev)
     sl_http_stream_end(g->http);
 }
 
-static void give(struct gen_call *g, const struct sl_gen_event *ev)
+static void give(struct gen_call *g, uint32_t choice, const struct sl_gen_event *ev)
 {
     if (ev->kind == SL_GEN_ERROR) {
         give_error(g, ev);
@@ -119,14 +136,14 @@ static void give(struct gen_call *g, const struct sl_gen_event *ev)
         g->begun = true;
         sl_http_stream_begin(g->http, SL_SSE_CONTENT_TYPE);
     }
-    sl_render_event(g->render, ev, &g->out);
+    sl_render_event(g->render, choice, ev, &g->out);
     if (sl_render_streams(g->render)) {
         write_out(g);
-        if (ev->kind == SL_GEN_DONE && !g->over) {
+        if (sl_render_done(g->render) && !g->over) {
             g->over = true;
             sl_http_stream_end(g->http);
         }
-    } else if (ev->kind == SL_GEN_DONE) {
+    } else if (sl_render_done(g->render)) {
         g->over = true;
         if (sl_render_failed(g->render) || sl_buf_failed(&g->out))
             sl_http_answer_error(g->http, &(struct sl_http_error){
@@ -147,7 +164,7 @@ static void on_wake(void *arg)
     while (at) {
         struct sl_inbox_item *next = at->next;
         if (!g->over && !overflowed)
-            give(g, &at->ev);
+            give(g, at->choice, &at->ev);
         sl_free(at);
         at = next;
     }
@@ -159,7 +176,7 @@ static void on_closed(void *arg, bool complete)
 {
     struct gen_call *g = arg;
     if (!complete && !g->over) {
-        SL_DEBUG("a client left; its request is called off req=%s", g->id);
+        SL_DEBUG("a client left; its request is called off req=%s", g->choices[0].id);
         call_off(g);
     }
     unref(g);
@@ -176,8 +193,15 @@ static struct gen_call *gen_new(struct sl_api *a, struct sl_http_call *c, const 
     g->api = a;
     g->http = c;
     sl_http_ref(c);
-    g->refs = 2;
-    memcpy(g->id, r->req->id, sizeof g->id);
+    g->n_choices = r->n_prompts * r->n;
+    g->choices = sl_xcalloc(g->n_choices, sizeof *g->choices);
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        struct choice *o = &g->choices[i];
+        o->call = g;
+        o->index = i;
+        snprintf(o->id, sizeof o->id, i ? "%s.%u" : "%s", r->req->id, i);
+    }
+    g->refs = 1 + g->n_choices;
     sl_inbox_init(&g->inbox, a->conf.max_unread_bytes);
     g->render = sl_render_new(r, a->conf.tokenizer, sl_wall_s());
     sl_buf_init(&g->out, ANSWER_MAX_BYTES);
@@ -186,35 +210,75 @@ static struct gen_call *gen_new(struct sl_api *a, struct sl_http_call *c, const 
 }
 
 /* max_tokens 0 with echo: nothing is generated, the answer is the prompt. */
-static void give_echo(struct gen_call *g, uint32_t n_prompt)
+static void give_echo(struct gen_call *g, const struct sl_oai_request *r)
 {
-    const struct sl_gen_event done = {.kind = SL_GEN_DONE,
-                                      .token = -1,
-                                      .finish_reason = "length",
-                                      .stop_token = -1,
-                                      .usage = {.prompt_tokens = n_prompt}};
-    on_event(g, &done);
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct sl_gen_event done = {.kind = SL_GEN_DONE,
+                                          .token = -1,
+                                          .finish_reason = "length",
+                                          .stop_token = -1,
+                                          .usage = {.prompt_tokens = r->prompts[i / r->n].n_tokens}};
+        on_event(&g->choices[i], &done);
+    }
+}
+
+/* What choice i asks the flow for. It shares the arena, which from here on is only read. NULL: no room in it.
+ */
+static struct sl_gen_req *choice_req(const struct sl_oai_request *r, uint32_t i, const char id[64])
+{
+    const struct sl_oai_prompt *p = &r->prompts[i / r->n];
+    struct sl_gen_req *req = sl_arena_alloc(r->req->arena, sizeof *req);
+    if (!req)
+        return NULL;
+    *req = *r->req;
+    memcpy(req->id, id, sizeof req->id);
+    req->tokens = p->tokens;
+    req->n_tokens = p->n_tokens;
+    req->sampling.max_tokens = p->max_tokens;
+    req->sampling.choice = i % r->n;
+    return req;
+}
+
+/* All choices or none. */
+static enum sl_err submit_choices(struct gen_call *g, const struct sl_oai_request *r, struct sl_why *why)
+{
+    struct sl_gen_req *reqs[SL_MAX_CHOICES];
+    enum sl_err err = SL_OK;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        reqs[i] = choice_req(r, i, g->choices[i].id);
+        if (!reqs[i])
+            err = sl_why_set(why, SL_ENOMEM, "no memory for %u choices", g->n_choices);
+    }
+    while (err == SL_OK && n < g->n_choices) {
+        sl_arena_ref(r->req->arena);
+        err = sl_gate_submit(&g->api->gate, reqs[n], on_event, &g->choices[n], why);
+        n += err == SL_OK;
+    }
+    if (err == SL_OK)
+        return SL_OK;
+    for (uint32_t i = n; i < g->n_choices; i++) { /* were not taken */
+        atomic_store(&g->choices[i].ended, true);
+        unref(g);
+    }
+    call_off(g);
+    return err;
 }
 
 static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_oai_request *r)
 {
-    struct sl_gen_req *req = r->req;
     struct sl_why why = {0};
     struct gen_call *g = gen_new(a, c, r);
-    uint32_t n_prompt = req->n_tokens;
-    bool nothing = req->sampling.max_tokens == 0;
-    if (nothing)
-        sl_arena_free(req->arena);
-    enum sl_err err = nothing ? SL_OK : sl_gate_submit(&a->gate, req, on_event, g, &why);
+    bool nothing = r->req->sampling.max_tokens == 0;
+    enum sl_err err = nothing ? SL_OK : submit_choices(g, r, &why);
     if (err) {
         sl_http_answer_error(c, &(struct sl_http_error){.err = err, .message = why.text});
-        unref(g);
         unref(g);
         return;
     }
     sl_http_attach(c, &(struct sl_http_owner){.wake = on_wake, .closed = on_closed, .arg = g});
     if (nothing)
-        give_echo(g, n_prompt);
+        give_echo(g, r);
 }
 
 static bool read_request(struct sl_api *a, struct sl_http_call *c, bool chat, const json_t *body,
@@ -258,6 +322,7 @@ static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
     sl_http_add_header(c, "X-Sluice-Request-Id", req->id);
     sl_api_log_unknown(a, &r);
     submit(a, c, &r);
+    sl_arena_free(arena);
     json_decref(body);
 }
 

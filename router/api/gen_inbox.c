@@ -72,7 +72,7 @@ static struct sl_inbox_item *copy_event(const struct sl_gen_event *ev, size_t *n
         *t = *raw;
         t->base.n_unknown_fields = 0;
         t->base.unknown_fields = NULL;
-        t->request_id = NULL; /* one inbox is one request */
+        t->request_id = NULL; /* the item says whose it is */
         at += sizeof *t;
         t->top_tokens = put_array(&at, raw->top_tokens, ids);
         t->top_logprobs = put_array(&at, raw->top_logprobs, probs);
@@ -90,13 +90,12 @@ static struct sl_inbox_item *copy_event(const struct sl_gen_event *ev, size_t *n
     return item;
 }
 
-void sl_inbox_put(struct sl_inbox *b, const struct sl_gen_event *ev)
+void sl_inbox_put(struct sl_inbox *b, uint32_t choice, const struct sl_gen_event *ev)
 {
     size_t n;
     struct sl_inbox_item *item = copy_event(ev, &n);
+    item->choice = choice;
     pthread_mutex_lock(&b->lock);
-    if (ev->kind != SL_GEN_TOKEN)
-        b->ended = true;
     if (b->n_bytes + n > b->max_bytes)
         b->overflowed = true;
     if (!b->overflowed) {
@@ -121,12 +120,4 @@ struct sl_inbox_item *sl_inbox_take(struct sl_inbox *b, bool *overflowed)
     *overflowed = b->overflowed;
     pthread_mutex_unlock(&b->lock);
     return first;
-}
-
-bool sl_inbox_ended(struct sl_inbox *b)
-{
-    pthread_mutex_lock(&b->lock);
-    bool ended = b->ended;
-    pthread_mutex_unlock(&b->lock);
-    return ended;
 }

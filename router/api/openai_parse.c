@@ -8,8 +8,6 @@
 
 #include "common/base/rand.h"
 
-#define MAX_SEED_INDEX 0 /* n is 1: one choice */
-
 enum use {
     READ,    /* by a function below */
     IGNORED, /* cannot change the answer */
@@ -146,14 +144,9 @@ bool sl_oai_check_model(const struct sl_oai_model *model, const char *name, stru
 /* ---- what would need work that is not there
  * -------------------------------------------------------------------------------------- */
 
-static void refuse_choices(const struct sl_fields *f)
+static void refuse_best_of(const struct sl_fields *f, uint32_t n)
 {
-    int64_t n = sl_field_int(f, "n", 1, 128, 1);
-    if (n != 1)
-        sl_fault_set(f->fault, SL_EUNSUPPORTED, "n",
-                     "n = %lld is not supported: each request gets one choice (n = 1).", (long long)n);
-    int64_t best_of = sl_field_int(f, "best_of", 1, 128, n);
-    if (best_of != n)
+    if (sl_field_int(f, "best_of", 1, SL_MAX_CHOICES, n) != n)
         sl_fault_set(f->fault, SL_EUNSUPPORTED, "best_of", "best_of other than n is not supported.");
 }
 
@@ -220,7 +213,6 @@ static void read_sampling(const struct sl_fields *f, Sluice__Sampling *s)
         s->seed = (uint64_t)sl_field_int(f, "seed", INT64_MIN, INT64_MAX, 0);
     else
         s->seed = sl_random_u64();
-    s->choice = MAX_SEED_INDEX;
 }
 
 static void read_bias(const struct sl_fields *f, uint32_t n_vocab, struct sl_arena *arena,
@@ -423,45 +415,63 @@ bool sl_oai_token_list(const json_t *list, const char *name, uint32_t n_vocab, s
     return true;
 }
 
-static void read_prompt(const struct sl_fields *f, const struct sl_oai_model *model,
-                        struct sl_oai_request *out)
+static bool read_prompt(const struct sl_fields *f, const json_t *p, const struct sl_oai_model *model,
+                        struct sl_oai_request *out, struct sl_oai_prompt *to)
+{
+    enum sl_prompt_kind kind = json_is_string(p) ? SL_PROMPT_TEXT : SL_PROMPT_TOKENS;
+    if (!json_is_string(p) && !json_is_array(p))
+        return sl_fault_set(f->fault, SL_EINVAL, "prompt",
+                            "prompt is %s; expected a string or a list of token ids.", sl_json_kind(p));
+    if (to != out->prompts && kind != out->prompt_kind)
+        return sl_fault_set(f->fault, SL_EINVAL, "prompt",
+                            "prompt mixes texts and lists of token ids; send them in requests of their own.");
+    out->prompt_kind = kind;
+    to->text = json_string_value(p);
+    to->text_len = json_string_length(p);
+    if (kind == SL_PROMPT_TOKENS && !sl_oai_token_list(p, "prompt", model->n_vocab, out->req->arena,
+                                                       &to->tokens, &to->n_tokens, f->fault))
+        return false;
+    if (to->text_len == 0 && to->n_tokens == 0)
+        return sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is empty.");
+    return true;
+}
+
+/* Room for n prompts, each with n choices. */
+static bool add_prompts(const struct sl_fields *f, struct sl_oai_request *out, size_t n)
+{
+    if (f->fault->err)
+        return false;
+    if (n * out->n > SL_MAX_CHOICES)
+        return sl_fault_set(f->fault, SL_EINVAL, n > 1 ? "prompt" : "n",
+                            "%zu prompts with n = %u make %zu choices; at most %d are given to one request.",
+                            n, out->n, n * out->n, SL_MAX_CHOICES);
+    out->prompts = sl_arena_alloc(out->req->arena, n * sizeof *out->prompts);
+    if (!out->prompts)
+        return sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
+    out->n_prompts = (uint32_t)n;
+    return true;
+}
+
+/* One prompt, or a list of them. */
+static void read_prompts(const struct sl_fields *f, const struct sl_oai_model *model,
+                         struct sl_oai_request *out)
 {
     const json_t *p = sl_field(f, "prompt");
     const json_t *first = json_array_get(p, 0);
-    if (f->fault->err)
-        return;
-    if (!p || (json_is_array(p) && !first)) {
+    if (!f->fault->err && (!p || (json_is_array(p) && !first)))
         sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is missing or empty.");
+    bool batch = json_is_string(first) || json_is_array(first);
+    if (!add_prompts(f, out, batch ? json_array_size(p) : 1))
         return;
-    }
-    if (json_is_array(p) && (json_is_string(first) || json_is_array(first))) { /* a batch */
-        if (json_array_size(p) > 1) {
-            sl_fault_set(f->fault, SL_EUNSUPPORTED, "prompt",
-                         "A list of %zu prompts is not supported: send each prompt in a request of its own.",
-                         json_array_size(p));
+    for (uint32_t i = 0; i < out->n_prompts; i++)
+        if (!read_prompt(f, batch ? json_array_get(p, i) : p, model, out, &out->prompts[i]))
             return;
-        }
-        p = first;
-    }
-    if (json_is_string(p)) {
-        out->prompt_kind = SL_PROMPT_TEXT;
-        out->text = json_string_value(p);
-        out->text_len = json_string_length(p);
-    } else if (json_is_array(p)) {
-        out->prompt_kind = SL_PROMPT_TOKENS;
-        sl_oai_token_list(p, "prompt", model->n_vocab, out->req->arena, &out->req->tokens,
-                          &out->req->n_tokens, f->fault);
-    } else {
-        sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is %s; expected a string or a list of token ids.",
-                     sl_json_kind(p));
-    }
-    if (!f->fault->err && (out->prompt_kind == SL_PROMPT_TEXT ? out->text_len : out->req->n_tokens) == 0)
-        sl_fault_set(f->fault, SL_EINVAL, "prompt", "prompt is empty.");
 }
 
 static void read_messages(const struct sl_fields *f, struct sl_oai_request *out)
 {
     out->prompt_kind = SL_PROMPT_MESSAGES;
+    add_prompts(f, out, 1);
     out->messages = sl_field_array(f, "messages");
     if (!f->fault->err && json_array_size(out->messages) == 0)
         sl_fault_set(f->fault, SL_EINVAL, "messages", "messages is missing or empty.");
@@ -490,12 +500,13 @@ bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *bod
     const char *name = sl_field_string(&f, "model", NULL);
     sl_oai_check_model(model, name, fault);
     req->model = keep(req->arena, name ? name : model->names[0]);
+    out->n = (uint32_t)sl_field_int(&f, "n", 1, SL_MAX_CHOICES, 1);
     if (chat)
         read_messages(&f, out);
     else
-        read_prompt(&f, model, out);
+        read_prompts(&f, model, out);
     check_names(body, out, fault);
-    refuse_choices(&f);
+    refuse_best_of(&f, out->n);
     refuse_formats(&f);
     refuse_tools(&f);
 

@@ -16,6 +16,7 @@
 #define SL_MAX_STOP_BYTES   256 /* of one stop string; common/text/stop_match.h takes no more */
 #define SL_MAX_SALT_BYTES   256
 #define SL_MAX_UNKNOWN      8
+#define SL_MAX_CHOICES      128 /* OpenAI's limit of n; here of prompts times n */
 
 /* The model as the parser needs it. */
 struct sl_oai_model {
@@ -28,12 +29,21 @@ struct sl_oai_model {
 
 enum sl_prompt_kind { SL_PROMPT_TEXT, SL_PROMPT_TOKENS, SL_PROMPT_MESSAGES };
 
-/* What a body asks for beside req. Strings and JSON point into the body's json_t. */
-struct sl_oai_request {
-    struct sl_gen_req *req; /* prompt tokens and max_tokens are not final: prompt.h makes them so */
-    enum sl_prompt_kind prompt_kind;
+/* One of a completion's prompts, or the chat. prompt.h makes its tokens and max_tokens. */
+struct sl_oai_prompt {
     const char *text; /* SL_PROMPT_TEXT */
     size_t text_len;
+    int32_t *tokens; /* in the request's arena */
+    uint32_t n_tokens, max_tokens;
+};
+
+/* What a body asks for beside req: n_prompts * n choices, those of the first prompt first. Strings and JSON
+ * point into the body's json_t. */
+struct sl_oai_request {
+    struct sl_gen_req *req; /* what all choices have in common: tokens and n_tokens are not set */
+    enum sl_prompt_kind prompt_kind;
+    struct sl_oai_prompt *prompts; /* in the request's arena */
+    uint32_t n_prompts, n;         /* together at most SL_MAX_CHOICES */
     const json_t *messages;        /* SL_PROMPT_MESSAGES: checked by chat_messages.h */
     const json_t *template_kwargs; /* object or NULL */
     bool add_generation_prompt, continue_final_message;

@@ -15,24 +15,41 @@
 
 #define UNLIKELY_LOGPROB (-9999.0) /* vLLM's stand-in for minus infinity, which JSON does not have */
 
-struct sl_render {
-    bool chat, stream, include_usage, continuous_usage, echo, logprobs, digests, ids, tokens_as_ids,
-        skip_special;
-    bool begun;
-    char *head; /* {"id":...,"model":"..." */
-    const struct sl_tokenizer *tok;
-    int32_t *prompt;
-    uint32_t n_prompt; /* prompt itself is kept only when it is shown */
-    int32_t user_stop_ids[SL_MAX_STOP_TOKENS];
-    uint32_t n_user_stop_ids;
+struct prompt {
+    int32_t *tokens; /* kept only when they are shown */
+    uint32_t n;
+};
 
-    uint32_t n_tokens;
+struct choice {
+    uint32_t index, n_tokens;
+    const struct prompt *prompt;
+    bool begun;
     size_t text_chars; /* of the token texts so far, for text_offset */
     /* unstreamed: the answer's parts; lists without their brackets */
     struct sl_buf text, id_list, digest_list;
     struct sl_buf content;                                       /* chat logprobs */
     struct sl_buf tokens, token_logprobs, top_logprobs, offsets; /* completion logprobs */
+    struct sl_buf done;                                          /* all of it, once it ended */
 };
+
+struct sl_render {
+    bool chat, stream, include_usage, continuous_usage, echo, logprobs, digests, ids, tokens_as_ids,
+        skip_special;
+    char *head; /* {"id":...,"model":"..." */
+    const struct sl_tokenizer *tok;
+    struct prompt *prompts;
+    struct choice *choices; /* those of the first prompt first */
+    uint32_t n_prompts, n, n_open;
+    struct sl_gen_usage usage; /* of the choices that ended */
+    int32_t user_stop_ids[SL_MAX_STOP_TOKENS];
+    uint32_t n_user_stop_ids;
+};
+
+#define PARTS(c)                                                                                             \
+    {                                                                                                        \
+        &(c)->text, &(c)->id_list, &(c)->digest_list, &(c)->content, &(c)->tokens, &(c)->token_logprobs,     \
+            &(c)->top_logprobs, &(c)->offsets, &(c)->done                                                    \
+    }
 
 static void put_string(struct sl_buf *out, const char *s, size_t n)
 {
@@ -64,15 +81,27 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
     r->tokens_as_ids = q->tokens_as_ids;
     r->skip_special = req->skip_special;
     r->tok = tok;
-    r->n_prompt = req->n_tokens;
-    if (r->echo || r->ids)
-        r->prompt = sl_xmemdup(req->tokens, req->n_tokens * sizeof *req->tokens);
+    r->n_prompts = q->n_prompts;
+    r->n = q->n;
+    r->n_open = r->n_prompts * r->n;
+    r->prompts = sl_xcalloc(r->n_prompts, sizeof *r->prompts);
+    r->choices = sl_xcalloc(r->n_open, sizeof *r->choices);
+    for (uint32_t i = 0; i < r->n_prompts; i++) {
+        const struct sl_oai_prompt *p = &q->prompts[i];
+        r->prompts[i].n = p->n_tokens;
+        if (r->echo || r->ids)
+            r->prompts[i].tokens = sl_xmemdup(p->tokens, p->n_tokens * sizeof *p->tokens);
+    }
+    for (uint32_t i = 0; i < r->n_open; i++) {
+        struct choice *c = &r->choices[i];
+        struct sl_buf *const parts[] = PARTS(c);
+        c->index = i;
+        c->prompt = &r->prompts[i / r->n];
+        for (size_t k = 0; k < SL_COUNTOF(parts); k++)
+            sl_buf_init(parts[k], SL_RENDER_MAX_BYTES);
+    }
     r->n_user_stop_ids = q->n_user_stop_ids;
     memcpy(r->user_stop_ids, q->user_stop_ids, q->n_user_stop_ids * sizeof *q->user_stop_ids);
-    struct sl_buf *const parts[] = {&r->text,   &r->id_list,        &r->digest_list,  &r->content,
-                                    &r->tokens, &r->token_logprobs, &r->top_logprobs, &r->offsets};
-    for (size_t i = 0; i < SL_COUNTOF(parts); i++)
-        sl_buf_init(parts[i], SL_RENDER_MAX_BYTES);
     sl_buf_init(&head, SIZE_MAX);
     sl_buf_puts(&head, "{\"id\":");
     put_string(&head, req->id, strlen(req->id));
@@ -90,23 +119,29 @@ void sl_render_free(struct sl_render *r)
 {
     if (!r)
         return;
-    sl_buf_fini(&r->text);
-    sl_buf_fini(&r->id_list);
-    sl_buf_fini(&r->digest_list);
-    sl_buf_fini(&r->content);
-    sl_buf_fini(&r->tokens);
-    sl_buf_fini(&r->token_logprobs);
-    sl_buf_fini(&r->top_logprobs);
-    sl_buf_fini(&r->offsets);
-    sl_free(r->prompt);
+    for (uint32_t i = 0; i < r->n_prompts * r->n; i++) {
+        struct sl_buf *const parts[] = PARTS(&r->choices[i]);
+        for (size_t k = 0; k < SL_COUNTOF(parts); k++)
+            sl_buf_fini(parts[k]);
+    }
+    for (uint32_t i = 0; i < r->n_prompts; i++)
+        sl_free(r->prompts[i].tokens);
+    sl_free(r->choices);
+    sl_free(r->prompts);
     sl_free(r->head);
     sl_free(r);
 }
 
 bool sl_render_failed(const struct sl_render *r)
 {
-    return r->text.failed || r->id_list.failed || r->digest_list.failed || r->content.failed ||
-           r->tokens.failed || r->token_logprobs.failed || r->top_logprobs.failed || r->offsets.failed;
+    for (uint32_t i = 0; i < r->n_prompts * r->n; i++) {
+        const struct choice *c = &r->choices[i];
+        const struct sl_buf *const parts[] = PARTS(c);
+        for (size_t k = 0; k < SL_COUNTOF(parts); k++)
+            if (parts[k]->failed)
+                return true;
+    }
+    return false;
 }
 
 bool sl_render_streams(const struct sl_render *r)
@@ -114,9 +149,17 @@ bool sl_render_streams(const struct sl_render *r)
     return r->stream;
 }
 
-uint32_t sl_render_n_tokens(const struct sl_render *r)
+bool sl_render_begun(const struct sl_render *r)
 {
-    return r->n_tokens;
+    for (uint32_t i = 0; i < r->n_prompts * r->n; i++)
+        if (r->choices[i].n_tokens)
+            return true;
+    return false;
+}
+
+bool sl_render_done(const struct sl_render *r)
+{
+    return r->n_open == 0;
 }
 
 /* ---- pieces
@@ -140,20 +183,20 @@ static void put_id_list(struct sl_buf *out, const int32_t *ids, uint32_t n)
     sl_buf_putc(out, ']');
 }
 
-static void put_prompt_ids(const struct sl_render *r, struct sl_buf *out)
+static void put_prompt_ids(const struct prompt *p, struct sl_buf *out)
 {
     sl_buf_puts(out, ",\"prompt_token_ids\":");
-    put_id_list(out, r->prompt, r->n_prompt);
+    put_id_list(out, p->tokens, p->n);
 }
 
-static void put_echo(const struct sl_render *r, struct sl_buf *out)
+static void put_echo(const struct sl_render *r, const struct prompt *p, struct sl_buf *out)
 {
     struct sl_buf text;
-    uint32_t *ids = sl_xalloc((r->n_prompt + 1) * sizeof *ids);
-    for (uint32_t i = 0; i < r->n_prompt; i++)
-        ids[i] = (uint32_t)r->prompt[i];
+    uint32_t *ids = sl_xalloc((p->n + 1) * sizeof *ids);
+    for (uint32_t i = 0; i < p->n; i++)
+        ids[i] = (uint32_t)p->tokens[i];
     sl_buf_init(&text, SL_RENDER_MAX_BYTES);
-    sl_tokenizer_decode(r->tok, ids, r->n_prompt, !r->skip_special, &text);
+    sl_tokenizer_decode(r->tok, ids, p->n, !r->skip_special, &text);
     sl_buf_json_escape(out, text.len ? text.data : "", text.len);
     sl_buf_fini(&text);
     sl_free(ids);
@@ -254,58 +297,58 @@ static void put_top_object(const struct sl_render *r, struct sl_buf *out, const 
     sl_buf_putc(out, '}');
 }
 
-static void add_completion_logprob(struct sl_render *r, const Sluice__TokenEvent *t)
+static void add_completion_logprob(const struct sl_render *r, struct choice *c, const Sluice__TokenEvent *t)
 {
-    put_separator(&r->tokens);
-    put_separator(&r->token_logprobs);
-    put_separator(&r->top_logprobs);
-    put_separator(&r->offsets);
-    sl_buf_printf(&r->offsets, "%zu", r->text_chars);
-    r->text_chars += put_token_text(r, &r->tokens, t->token);
-    put_logprob(&r->token_logprobs, token_logprob(t));
-    put_top_object(r, &r->top_logprobs, t);
+    put_separator(&c->tokens);
+    put_separator(&c->token_logprobs);
+    put_separator(&c->top_logprobs);
+    put_separator(&c->offsets);
+    sl_buf_printf(&c->offsets, "%zu", c->text_chars);
+    c->text_chars += put_token_text(r, &c->tokens, t->token);
+    put_logprob(&c->token_logprobs, token_logprob(t));
+    put_top_object(r, &c->top_logprobs, t);
 }
 
-static void put_collected_logprobs(struct sl_render *r, struct sl_buf *out)
+static void put_collected_logprobs(const struct sl_render *r, const struct choice *c, struct sl_buf *out)
 {
     if (!r->logprobs) {
         sl_buf_puts(out, "null");
     } else if (r->chat) {
         sl_buf_puts(out, "{\"content\":[");
-        sl_buf_append(out, r->content.data, r->content.len);
+        sl_buf_append(out, c->content.data, c->content.len);
         sl_buf_puts(out, "]}");
     } else {
         sl_buf_puts(out, "{\"tokens\":[");
-        sl_buf_append(out, r->tokens.data, r->tokens.len);
+        sl_buf_append(out, c->tokens.data, c->tokens.len);
         sl_buf_puts(out, "],\"token_logprobs\":[");
-        sl_buf_append(out, r->token_logprobs.data, r->token_logprobs.len);
+        sl_buf_append(out, c->token_logprobs.data, c->token_logprobs.len);
         sl_buf_puts(out, "],\"top_logprobs\":[");
-        sl_buf_append(out, r->top_logprobs.data, r->top_logprobs.len);
+        sl_buf_append(out, c->top_logprobs.data, c->top_logprobs.len);
         sl_buf_puts(out, "],\"text_offset\":[");
-        sl_buf_append(out, r->offsets.data, r->offsets.len);
+        sl_buf_append(out, c->offsets.data, c->offsets.len);
         sl_buf_puts(out, "]}");
     }
 }
 
-static void collect_logprobs(struct sl_render *r, const Sluice__TokenEvent *t)
+static void collect_logprobs(const struct sl_render *r, struct choice *c, const Sluice__TokenEvent *t)
 {
     if (!r->logprobs || !t)
         return;
     if (r->chat) {
-        put_separator(&r->content);
-        put_chat_logprob(r, &r->content, t);
+        put_separator(&c->content);
+        put_chat_logprob(r, &c->content, t);
     } else {
-        add_completion_logprob(r, t);
+        add_completion_logprob(r, c, t);
     }
 }
 
-static void clear_logprobs(struct sl_render *r)
+static void clear_logprobs(struct choice *c)
 {
-    sl_buf_clear(&r->content);
-    sl_buf_clear(&r->tokens);
-    sl_buf_clear(&r->token_logprobs);
-    sl_buf_clear(&r->top_logprobs);
-    sl_buf_clear(&r->offsets);
+    sl_buf_clear(&c->content);
+    sl_buf_clear(&c->tokens);
+    sl_buf_clear(&c->token_logprobs);
+    sl_buf_clear(&c->top_logprobs);
+    sl_buf_clear(&c->offsets);
 }
 
 /* The stop string, or a stop token the client named; the model's own end is null. */
@@ -328,11 +371,18 @@ static void put_stop_reason(const struct sl_render *r, struct sl_buf *out, const
  * -------------------------------------------------------------------------------------------------------------------------
  */
 
-static void end_frame(struct sl_render *r, struct sl_buf *out)
+static void begin_frame(const struct sl_render *r, struct sl_buf *out)
+{
+    sl_sse_begin(out);
+    sl_buf_puts(out, r->head);
+}
+
+static void end_frame(const struct sl_render *r, const struct choice *c, struct sl_buf *out)
 {
     if (r->continuous_usage) {
         sl_buf_puts(out, ",\"usage\":");
-        put_usage(out, &(struct sl_gen_usage){.prompt_tokens = r->n_prompt, .completion_tokens = r->n_tokens},
+        put_usage(out,
+                  &(struct sl_gen_usage){.prompt_tokens = c->prompt->n, .completion_tokens = c->n_tokens},
                   false);
     } else if (r->include_usage) {
         sl_buf_puts(out, ",\"usage\":null");
@@ -341,48 +391,43 @@ static void end_frame(struct sl_render *r, struct sl_buf *out)
     sl_sse_end(out);
 }
 
-static void begin_frame(struct sl_render *r, struct sl_buf *out)
-{
-    sl_sse_begin(out);
-    sl_buf_puts(out, r->head);
-}
-
 /* The frame before the first token's: a chat's role; a completion's echo. */
-static void put_first_frame(struct sl_render *r, struct sl_buf *out)
+static void put_first_frame(const struct sl_render *r, struct choice *c, struct sl_buf *out)
 {
-    r->begun = true;
+    c->begun = true;
     if (!r->chat && !r->echo)
         return;
     begin_frame(r, out);
     if (r->chat && r->ids)
-        put_prompt_ids(r, out);
-    sl_buf_puts(out, ",\"choices\":[{\"index\":0,");
+        put_prompt_ids(c->prompt, out);
+    sl_buf_printf(out, ",\"choices\":[{\"index\":%u,", c->index);
     if (r->chat) {
         sl_buf_puts(out, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
     } else {
         sl_buf_puts(out, "\"text\":\"");
-        put_echo(r, out);
+        put_echo(r, c->prompt, out);
         sl_buf_putc(out, '"');
     }
     sl_buf_puts(out, ",\"logprobs\":null,\"finish_reason\":null");
     if (r->ids)
         sl_buf_puts(out, ",\"token_ids\":[]");
     sl_buf_puts(out, "}]");
-    end_frame(r, out);
+    end_frame(r, c, out);
 }
 
-static void put_token_frame(struct sl_render *r, const struct sl_gen_event *ev, struct sl_buf *out)
+static void put_token_frame(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+                            struct sl_buf *out)
 {
     const Sluice__TokenEvent *t = ev->token >= 0 ? ev->raw : NULL;
     begin_frame(r, out);
-    sl_buf_puts(out, r->chat ? ",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
-                             : ",\"choices\":[{\"index\":0,\"text\":");
+    sl_buf_printf(out, ",\"choices\":[{\"index\":%u,%s", c->index,
+                  r->chat ? "\"delta\":{\"content\":" : "\"text\":");
     put_string(out, ev->text ? ev->text : "", ev->text_len);
     sl_buf_puts(out, r->chat ? "},\"logprobs\":" : ",\"logprobs\":");
     if (t && r->logprobs) {
-        clear_logprobs(r);
-        collect_logprobs(r, t);
-        put_collected_logprobs(r, out);
+        clear_logprobs(c);
+        collect_logprobs(r, c, t);
+        put_collected_logprobs(r, c, out);
     } else {
         sl_buf_puts(out, "null");
     }
@@ -390,102 +435,157 @@ static void put_token_frame(struct sl_render *r, const struct sl_gen_event *ev, 
     if (r->ids) {
         sl_buf_puts(out, ",\"token_ids\":");
         put_id_list(out, &ev->token, ev->token >= 0 ? 1 : 0);
-        if (!r->chat && r->n_tokens == 1 && ev->token >= 0)
-            put_prompt_ids(r, out);
+        if (!r->chat && c->n_tokens == 1 && ev->token >= 0)
+            put_prompt_ids(c->prompt, out);
     }
     sl_buf_puts(out, "}]");
     if (r->digests && t && t->has_logits_digest)
         sl_buf_printf(out, ",\"sluice\":{\"digest\":\"%016" PRIx64 "\"}", t->logits_digest);
-    end_frame(r, out);
+    end_frame(r, c, out);
 }
 
-static void put_last_frames(struct sl_render *r, const struct sl_gen_event *ev, struct sl_buf *out)
+static void put_finish_frame(const struct sl_render *r, const struct choice *c, const struct sl_gen_event *ev,
+                             struct sl_buf *out)
 {
     begin_frame(r, out);
-    sl_buf_printf(out, ",\"choices\":[{\"index\":0,%s,\"logprobs\":null,\"finish_reason\":\"%s\"",
+    sl_buf_printf(out, ",\"choices\":[{\"index\":%u,%s,\"logprobs\":null,\"finish_reason\":\"%s\"", c->index,
                   r->chat ? "\"delta\":{}" : "\"text\":\"\"", ev->finish_reason);
     put_stop_reason(r, out, ev);
     if (r->ids)
         sl_buf_puts(out, ",\"token_ids\":[]");
     sl_buf_puts(out, "}]");
-    end_frame(r, out);
+    end_frame(r, c, out);
+}
+
+static void put_end(const struct sl_render *r, struct sl_buf *out)
+{
     if (r->include_usage) {
         begin_frame(r, out);
         sl_buf_puts(out, ",\"choices\":[],\"usage\":");
-        put_usage(out, &ev->usage, true);
+        put_usage(out, &r->usage, true);
         sl_buf_putc(out, '}');
         sl_sse_end(out);
     }
     sl_sse_done(out);
 }
 
+static void stream_event(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+                         struct sl_buf *out)
+{
+    if (!c->begun)
+        put_first_frame(r, c, out);
+    if (ev->kind == SL_GEN_TOKEN && (ev->token >= 0 || ev->text_len))
+        put_token_frame(r, c, ev, out);
+    if (ev->kind == SL_GEN_DONE)
+        put_finish_frame(r, c, ev, out);
+    if (sl_render_done(r))
+        put_end(r, out);
+}
+
 /* ---- whole answers
  * ------------------------------------------------------------------------------------------------------------------
  */
 
-static void collect_token(struct sl_render *r, const struct sl_gen_event *ev)
+static void collect_token(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev)
 {
-    sl_buf_append(&r->text, ev->text, ev->text_len);
+    sl_buf_append(&c->text, ev->text, ev->text_len);
     if (ev->token < 0)
         return;
-    collect_logprobs(r, ev->raw);
+    collect_logprobs(r, c, ev->raw);
     if (r->ids) {
-        put_separator(&r->id_list);
-        sl_buf_printf(&r->id_list, "%d", ev->token);
+        put_separator(&c->id_list);
+        sl_buf_printf(&c->id_list, "%d", ev->token);
     }
     if (r->digests && ev->raw && ev->raw->has_logits_digest) {
-        put_separator(&r->digest_list);
-        sl_buf_printf(&r->digest_list, "\"%016" PRIx64 "\"", ev->raw->logits_digest);
+        put_separator(&c->digest_list);
+        sl_buf_printf(&c->digest_list, "\"%016" PRIx64 "\"", ev->raw->logits_digest);
     }
 }
 
-static void put_body(struct sl_render *r, const struct sl_gen_event *ev, struct sl_buf *out)
+static void put_choice(const struct sl_render *r, const struct choice *c, const struct sl_gen_event *ev,
+                       struct sl_buf *out)
 {
-    sl_buf_puts(out, r->head);
-    if (r->chat && r->ids)
-        put_prompt_ids(r, out);
-    sl_buf_puts(out, ",\"choices\":[{\"index\":0,");
+    sl_buf_printf(out, "{\"index\":%u,", c->index);
     sl_buf_puts(out, r->chat ? "\"message\":{\"role\":\"assistant\",\"content\":\"" : "\"text\":\"");
     if (r->echo)
-        put_echo(r, out);
-    sl_buf_json_escape(out, r->text.len ? r->text.data : "", r->text.len);
+        put_echo(r, c->prompt, out);
+    sl_buf_json_escape(out, c->text.len ? c->text.data : "", c->text.len);
     sl_buf_puts(out, r->chat ? "\"},\"logprobs\":" : "\",\"logprobs\":");
-    put_collected_logprobs(r, out);
+    put_collected_logprobs(r, c, out);
     sl_buf_printf(out, ",\"finish_reason\":\"%s\"", ev->finish_reason);
     put_stop_reason(r, out, ev);
     if (r->ids) {
         sl_buf_puts(out, ",\"token_ids\":[");
-        sl_buf_append(out, r->id_list.data, r->id_list.len);
+        sl_buf_append(out, c->id_list.data, c->id_list.len);
         sl_buf_putc(out, ']');
         if (!r->chat)
-            put_prompt_ids(r, out);
+            put_prompt_ids(c->prompt, out);
     }
-    sl_buf_puts(out, "}],\"usage\":");
-    put_usage(out, &ev->usage, true);
+    sl_buf_putc(out, '}');
+}
+
+static void put_body(const struct sl_render *r, struct sl_buf *out)
+{
+    uint32_t n_choices = r->n_prompts * r->n;
+    sl_buf_puts(out, r->head);
+    if (r->chat && r->ids)
+        put_prompt_ids(r->prompts, out);
+    sl_buf_puts(out, ",\"choices\":[");
+    for (uint32_t i = 0; i < n_choices; i++) {
+        if (i)
+            sl_buf_putc(out, ',');
+        sl_buf_append(out, r->choices[i].done.data, r->choices[i].done.len);
+    }
+    sl_buf_puts(out, "],\"usage\":");
+    put_usage(out, &r->usage, true);
     sl_buf_puts(out, ",\"system_fingerprint\":\"sluice-" SLUICE_VERSION "\"");
     if (r->digests) {
+        bool more = false;
         sl_buf_puts(out, ",\"sluice\":{\"digests\":[");
-        sl_buf_append(out, r->digest_list.data, r->digest_list.len);
+        for (uint32_t i = 0; i < n_choices; i++) {
+            const struct sl_buf *list = &r->choices[i].digest_list;
+            if (more && list->len)
+                sl_buf_putc(out, ',');
+            sl_buf_append(out, list->data, list->len);
+            more |= list->len > 0;
+        }
         sl_buf_puts(out, "]}");
     }
     sl_buf_putc(out, '}');
 }
 
-void sl_render_event(struct sl_render *r, const struct sl_gen_event *ev, struct sl_buf *out)
+static void collect_event(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+                          struct sl_buf *out)
 {
-    if (ev->kind == SL_GEN_TOKEN && ev->token >= 0)
-        r->n_tokens++;
-    if (!r->stream) {
-        if (ev->kind == SL_GEN_TOKEN)
-            collect_token(r, ev);
-        else if (ev->kind == SL_GEN_DONE)
-            put_body(r, ev, out);
-        return;
+    if (ev->kind == SL_GEN_TOKEN)
+        collect_token(r, c, ev);
+    if (ev->kind == SL_GEN_DONE)
+        put_choice(r, c, ev, &c->done);
+    if (sl_render_done(r))
+        put_body(r, out);
+}
+
+/* A prompt counts once, whatever n. */
+static void add_usage(struct sl_render *r, const struct choice *c, const struct sl_gen_usage *u)
+{
+    if (c->index % r->n == 0) {
+        r->usage.prompt_tokens += u->prompt_tokens;
+        r->usage.cached_tokens += u->cached_tokens;
     }
-    if (!r->begun)
-        put_first_frame(r, out);
-    if (ev->kind == SL_GEN_TOKEN && (ev->token >= 0 || ev->text_len))
-        put_token_frame(r, ev, out);
-    else if (ev->kind == SL_GEN_DONE)
-        put_last_frames(r, ev, out);
+    r->usage.completion_tokens += u->completion_tokens;
+}
+
+void sl_render_event(struct sl_render *r, uint32_t choice, const struct sl_gen_event *ev, struct sl_buf *out)
+{
+    struct choice *c = &r->choices[choice];
+    if (ev->kind == SL_GEN_TOKEN && ev->token >= 0)
+        c->n_tokens++;
+    if (ev->kind == SL_GEN_DONE) {
+        add_usage(r, c, &ev->usage);
+        r->n_open--;
+    }
+    if (r->stream)
+        stream_event(r, c, ev, out);
+    else
+        collect_event(r, c, ev, out);
 }

@@ -114,19 +114,20 @@ bool sl_prompt_encode(const struct sl_prompt_conf *conf, const struct sl_encode_
     return true;
 }
 
-static bool make_tokens(const struct sl_prompt_conf *conf, struct sl_oai_request *r, struct sl_fault *fault)
+static bool make_tokens(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
+                        struct sl_oai_prompt *p, struct sl_fault *fault)
 {
-    struct sl_gen_req *req = r->req;
+    struct sl_arena *arena = r->req->arena;
     struct sl_encode_in in = {.max_tokens = r->truncate ? SL_VOCAB_MAX_TOKENS
                                                         : (size_t)conf->context_length * COUNT_FACTOR};
     unsigned special = r->add_special ? SL_TOK_ADD_SPECIAL : 0;
     if (r->prompt_kind == SL_PROMPT_TOKENS)
         return true;
     if (r->prompt_kind == SL_PROMPT_TEXT) {
-        in.text = r->text;
-        in.len = r->text_len;
+        in.text = p->text;
+        in.len = p->text_len;
         in.flags = special | (r->parse_special ? SL_TOK_PARSE_SPECIAL : 0);
-        return sl_prompt_encode(conf, &in, req->arena, &req->tokens, &req->n_tokens, fault);
+        return sl_prompt_encode(conf, &in, arena, &p->tokens, &p->n_tokens, fault);
     }
     struct sl_buf text;
     struct sl_spans untrusted = {0};
@@ -138,18 +139,19 @@ static bool make_tokens(const struct sl_prompt_conf *conf, struct sl_oai_request
         in.flags = special | SL_TOK_PARSE_SPECIAL;
         in.untrusted = untrusted.items;
         in.n_untrusted = untrusted.n;
-        ok = sl_prompt_encode(conf, &in, req->arena, &req->tokens, &req->n_tokens, fault);
+        ok = sl_prompt_encode(conf, &in, arena, &p->tokens, &p->n_tokens, fault);
     }
     sl_spans_fini(&untrusted);
     sl_buf_fini(&text);
     return ok;
 }
 
-bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r, struct sl_fault *fault)
+static bool make_one(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
+                     struct sl_oai_prompt *p, struct sl_fault *fault)
 {
-    struct sl_gen_req *req = r->req;
-    Sluice__Sampling *s = &req->sampling;
-    if (!make_tokens(conf, r, fault))
+    const Sluice__Sampling *s = &r->req->sampling;
+    p->max_tokens = s->max_tokens;
+    if (!make_tokens(conf, r, p, fault))
         return false;
     if (r->truncate) {
         uint32_t keep = conf->context_length > s->max_tokens && r->max_tokens_given
@@ -157,24 +159,32 @@ bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r,
                             : conf->context_length - 1;
         if (r->truncate > 0 && r->truncate < keep)
             keep = (uint32_t)r->truncate;
-        if (req->n_tokens > keep) {
-            req->tokens += req->n_tokens - keep;
-            req->n_tokens = keep;
+        if (p->n_tokens > keep) {
+            p->tokens += p->n_tokens - keep;
+            p->n_tokens = keep;
         }
     }
-    if (req->n_tokens == 0)
+    if (p->n_tokens == 0)
         return sl_fault_set(fault, SL_EINVAL, "prompt", "The prompt has no tokens.");
     bool scores_only = r->max_tokens_given && s->max_tokens == 0;
-    if (req->n_tokens > conf->context_length || (req->n_tokens == conf->context_length && !scores_only))
-        return too_long(conf, req->n_tokens, false, 0, fault);
-    uint32_t left = conf->context_length - req->n_tokens;
+    if (p->n_tokens > conf->context_length || (p->n_tokens == conf->context_length && !scores_only))
+        return too_long(conf, p->n_tokens, false, 0, fault);
+    uint32_t left = conf->context_length - p->n_tokens;
     if (r->max_tokens_given && s->max_tokens > left)
-        return too_long(conf, req->n_tokens, false, s->max_tokens, fault);
-    if (s->max_tokens > left)
-        s->max_tokens = left;
-    if (s->min_tokens > s->max_tokens)
+        return too_long(conf, p->n_tokens, false, s->max_tokens, fault);
+    if (p->max_tokens > left)
+        p->max_tokens = left;
+    if (s->min_tokens > p->max_tokens)
         return sl_fault_set(fault, SL_EINVAL, "min_tokens",
                             "min_tokens is %u; the answer can have at most %u tokens here.", s->min_tokens,
-                            s->max_tokens);
+                            p->max_tokens);
+    return true;
+}
+
+bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r, struct sl_fault *fault)
+{
+    for (uint32_t i = 0; i < r->n_prompts; i++)
+        if (!make_one(conf, r, &r->prompts[i], fault))
+            return false;
     return true;
 }

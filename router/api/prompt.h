@@ -28,8 +28,7 @@ bool sl_prompt_render(const struct sl_prompt_conf *conf, const struct sl_oai_req
 bool sl_prompt_encode(const struct sl_prompt_conf *conf, const struct sl_encode_in *in,
                       struct sl_arena *arena, int32_t **tokens, uint32_t *n, struct sl_fault *fault);
 
-/* Makes req->tokens, n_tokens and sampling.max_tokens final. What does not fit the context is refused with
- * both numbers. */
+/* Makes tokens and max_tokens of each prompt. What does not fit the context is refused with both numbers. */
 bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r, struct sl_fault *fault);
 
 #endif

@@ -29,7 +29,7 @@ class BadInput(unittest.TestCase):
             self.refused(c, "/v1/nothing", TEXT, 404)
             for key, value in (("max_tokens", "many"), ("max_tokens", -1), ("temperature", "hot"), ("temperature", -1),
                                ("top_p", 0), ("top_p", 1.5), ("top_k", -2), ("seed", "x"), ("stop", 7), ("stop", ["a"] * 99),
-                               ("logprobs", 21), ("n", 2), ("best_of", 2), ("logit_bias", {"999999": 1}), ("logit_bias", {"x": 1}),
+                               ("logprobs", 21), ("n", 129), ("best_of", 2), ("logit_bias", {"999999": 1}), ("logit_bias", {"x": 1}),
                                ("presence_penalty", 3), ("stream", "yes"), ("stream_options", {"include_usage": True}), ("prompt", []),
                                ("prompt", ""), ("prompt", [-1]), ("prompt", [99999999]), ("prompt", None), ("suffix", "x")):
                 self.refused(c, completions, {**TEXT, key: value})

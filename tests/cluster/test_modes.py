@@ -41,6 +41,22 @@ class Modes(unittest.TestCase):
             self.assertEqual((got, cached, record["pages_sent"], record["cached_tokens_P"]), (want, 48, "1", "48"))
             c.wait_idle()
 
+    def test_choices_are_alike_in_all_modes(self):
+        with Cluster() as c:
+            prompts = [prompt_of(70), prompt_of(33, seed=2)]
+            each = {}
+            for mode in ("colocated", "pd", "hybrid"):
+                _, whole = c.complete(prompts, 12, mode, n=3, cache_salt=mode)
+                each[mode] = [choice["token_ids"] for choice in whole["choices"]]
+                self.assertEqual(whole["usage"]["prompt_tokens"], 103)
+                self.assertEqual(whole["usage"]["completion_tokens"], 72)
+            self.assertEqual(each["colocated"], each["pd"])
+            self.assertEqual(each["colocated"], each["hybrid"])
+            self.assertEqual(len({tuple(t) for t in each["pd"]}), 6)
+            alone = [c.complete(p, 12, cache_salt="alone")[0] for p in prompts]
+            self.assertEqual(alone, [each["pd"][0], each["pd"][3]])
+            c.wait_idle()
+
     def test_equal_finds_no_difference(self):
         with Cluster() as c:
             r = subprocess.run([harness.program("sluice-bench"), "equal", "--url", c.url, "--prompt-tokens", "9,70",
@@ -89,8 +105,10 @@ class Modes(unittest.TestCase):
             self.assertEqual([m.id for m in client.models.list()], ["tiny"])
             with self.assertRaises(openai.NotFoundError):
                 client.chat.completions.create(**{**ask, "model": "other"})
+            several = client.chat.completions.create(**{**ask, "n": 3})
+            self.assertEqual([c.index for c in several.choices], [0, 1, 2])
             with self.assertRaises(openai.BadRequestError):
-                client.chat.completions.create(**{**ask, "n": 2})
+                client.chat.completions.create(**{**ask, "n": 129})
 
 
 if __name__ == "__main__":

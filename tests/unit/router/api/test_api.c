@@ -129,6 +129,67 @@ static void completion_is_answered_whole(void **state)
     close_rig(&rig);
 }
 
+static void each_prompt_gets_n_choices(void **state)
+{
+    struct rig rig;
+    struct http_reply r;
+    json_t *j;
+    (void)state;
+    open_rig(&rig, NULL);
+    assert_int_equal(ask(&rig, "POST", "/v1/completions", "",
+                         "{\"prompt\":[\"hey\",\"you!\"],\"n\":3,\"max_tokens\":2}", &j),
+                     200);
+    json_t *choices = json_object_get(j, "choices"), *usage = json_object_get(j, "usage"), *choice;
+    size_t i;
+    assert_int_equal(json_array_size(choices), 6);
+    json_array_foreach(choices, i, choice)
+    {
+        assert_int_equal(json_integer_value(json_object_get(choice, "index")), i);
+        assert_string_equal(json_string_value(json_object_get(choice, "text")), "ab");
+    }
+    assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 7);
+    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 12);
+    json_decref(j);
+    http_once(rig.port, "POST", "/v1/completions", "",
+              "{\"prompt\":\"hey\",\"n\":3,\"max_tokens\":2,\"stream\":true}", &r);
+    assert_true(r.complete);
+    for (i = 0; i < 3; i++) {
+        char end[64];
+        snprintf(end, sizeof end,
+                 "\"index\":%zu,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\"", i);
+        assert_non_null(strstr(r.body, end));
+    }
+    assert_string_equal(strstr(r.body, "data: [DONE]"), "data: [DONE]\n\n");
+    http_reply_fini(&r);
+    close_rig(&rig);
+}
+
+/* One fails before its first token, all hang, none is taken: the others go too. */
+static void choices_end_together(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    json_t *j;
+    (void)state;
+    open_rig(&rig, NULL);
+    assert_int_equal(
+        ask(&rig, "POST", "/v1/completions", "", "{\"prompt\":\"hey\",\"n\":4,\"cache_salt\":\"fail\"}", &j),
+        500);
+    json_decref(j);
+    assert_int_equal(
+        ask(&rig, "POST", "/v1/completions", "", "{\"prompt\":\"hey\",\"n\":4,\"cache_salt\":\"busy\"}", &j),
+        429);
+    json_decref(j);
+    http_connect(&c, rig.port);
+    http_request(&c, "POST", "/v1/completions", "", "{\"prompt\":\"hey\",\"n\":4,\"cache_salt\":\"hang\"}");
+    while (atomic_load(&fake_open) != 4)
+        sched_yield();
+    http_close(&c);
+    while (atomic_load(&fake_open))
+        sched_yield();
+    close_rig(&rig);
+}
+
 static void stream_text_equals_the_whole_answer_one_frame_a_token(void **state)
 {
     struct rig rig;
@@ -503,6 +564,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completion_is_answered_whole),
+        cmocka_unit_test(each_prompt_gets_n_choices),
+        cmocka_unit_test(choices_end_together),
         cmocka_unit_test(stream_text_equals_the_whole_answer_one_frame_a_token),
         cmocka_unit_test(bad_requests_have_an_error_object_streaming_or_not),
         cmocka_unit_test(failures_before_the_first_token_have_a_status),

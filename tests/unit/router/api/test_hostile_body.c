@@ -110,7 +110,11 @@ static void damaged_body_is_taken_or_refused_with_a_sentence(void **unused)
         if (!ok)
             assert_true(fault.message[0] != '\0');
         else
-            assert_true(req->n_tokens > 0 && req->n_tokens + req->sampling.max_tokens <= 128);
+            assert_true(r.n_prompts * r.n > 0 && r.n_prompts * r.n <= SL_MAX_CHOICES);
+        for (uint32_t i = 0; ok && i < r.n_prompts; i++) {
+            const struct sl_oai_prompt *p = &r.prompts[i];
+            assert_true(p->n_tokens > 0 && p->n_tokens + p->max_tokens <= 128);
+        }
         taken += ok;
         json_decref(body);
         sl_arena_free(arena);

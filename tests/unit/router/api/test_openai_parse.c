@@ -68,8 +68,10 @@ static void bad_body_is_refused_by_field_name(void **state)
         {0, "{\"prompt\":[1000]}", SL_EINVAL, "prompt"},
         {0, "{\"prompt\":[1,\"a\"]}", SL_EINVAL, "prompt"},
         {0, "{\"prompt\":[1.5]}", SL_EINVAL, "prompt"},
-        {0, "{\"prompt\":[\"a\",\"b\"]}", SL_EUNSUPPORTED, "prompt"},
-        {0, "{\"prompt\":[[1],[2]]}", SL_EUNSUPPORTED, "prompt"},
+        {0, "{\"prompt\":[\"a\",\"\"]}", SL_EINVAL, "prompt"},
+        {0, "{\"prompt\":[\"a\",[1]]}", SL_EINVAL, "prompt"},
+        {0, "{\"prompt\":[[1],2]}", SL_EINVAL, "prompt"},
+        {0, "{\"prompt\":[\"a\",\"b\"],\"n\":65}", SL_EINVAL, "prompt"},
         {0, C "\"model\":\"nope\"}", SL_ENOTFOUND, "model"},
         {0, C "\"model\":3}", SL_EINVAL, "model"},
         {0, C "\"temperature\":-0.1}", SL_EINVAL, "temperature"},
@@ -109,7 +111,8 @@ static void bad_body_is_refused_by_field_name(void **state)
         {0, C "\"logprobs\":1,\"echo\":true}", SL_EUNSUPPORTED, "logprobs"},
         {0, C "\"prompt_logprobs\":-1}", SL_EUNSUPPORTED, "prompt_logprobs"},
         {0, C "\"prompt_logprobs\":0}", SL_EUNSUPPORTED, "prompt_logprobs"},
-        {0, C "\"n\":2}", SL_EUNSUPPORTED, "n"},
+        {0, C "\"n\":129}", SL_EINVAL, "n"},
+        {0, C "\"n\":2,\"best_of\":3}", SL_EUNSUPPORTED, "best_of"},
         {0, C "\"n\":0}", SL_EINVAL, "n"},
         {0, C "\"best_of\":2}", SL_EUNSUPPORTED, "best_of"},
         {0, C "\"suffix\":\"x\"}", SL_EUNSUPPORTED, "suffix"},
@@ -164,7 +167,7 @@ static void body_with_nothing_but_a_prompt_gets_the_defaults(void **state)
     const Sluice__Sampling *s = &p.req->sampling;
     assert_string_equal(p.req->model, "m");
     assert_int_equal(p.r.prompt_kind, SL_PROMPT_TEXT);
-    assert_int_equal(p.r.text_len, 2);
+    assert_int_equal(p.r.prompts[0].text_len, 2);
     assert_true(s->temperature == 1 && s->top_p == 1 && s->top_k == 0 && s->min_p == 0 &&
                 s->repetition_penalty == 1);
     assert_int_equal(s->max_tokens, 16);
@@ -260,15 +263,34 @@ static void prompt_takes_its_four_forms(void **state)
     struct parsed p;
     (void)state;
     assert_true(parse(false, "{\"prompt\":[\"hey\"]}", &p));
-    assert_int_equal(p.r.text_len, 3);
+    assert_int_equal(p.r.prompts[0].text_len, 3);
     finish(&p);
     assert_true(parse(false, "{\"prompt\":[1,2,999]}", &p));
     assert_int_equal(p.r.prompt_kind, SL_PROMPT_TOKENS);
-    assert_int_equal(p.req->n_tokens, 3);
-    assert_int_equal(p.req->tokens[2], 999);
+    assert_int_equal(p.r.prompts[0].n_tokens, 3);
+    assert_int_equal(p.r.prompts[0].tokens[2], 999);
     finish(&p);
     assert_true(parse(false, "{\"prompt\":[[4,5]]}", &p));
-    assert_int_equal(p.req->n_tokens, 2);
+    assert_int_equal(p.r.prompts[0].n_tokens, 2);
+    finish(&p);
+}
+
+static void several_prompts_and_choices_are_counted(void **state)
+{
+    struct parsed p;
+    (void)state;
+    assert_true(parse(false, "{\"prompt\":[\"hey\",\"you\"],\"n\":64}", &p));
+    assert_int_equal(p.r.n_prompts, 2);
+    assert_int_equal(p.r.n, 64);
+    assert_string_equal(p.r.prompts[1].text, "you");
+    finish(&p);
+    assert_true(parse(false, "{\"prompt\":[[1],[2,3]]}", &p));
+    assert_int_equal(p.r.n_prompts, 2);
+    assert_int_equal(p.r.prompts[1].n_tokens, 2);
+    finish(&p);
+    assert_true(parse(true, M "\"n\":3,\"best_of\":3}", &p));
+    assert_int_equal(p.r.n_prompts, 1);
+    assert_int_equal(p.r.n, 3);
     finish(&p);
 }
 
@@ -335,6 +357,7 @@ int main(void)
         cmocka_unit_test(every_parameter_arrives),
         cmocka_unit_test(ignore_eos_takes_back_the_models_ends_only),
         cmocka_unit_test(prompt_takes_its_four_forms),
+        cmocka_unit_test(several_prompts_and_choices_are_counted),
         cmocka_unit_test(max_completion_tokens_wins),
         cmocka_unit_test(echo_alone_may_ask_for_no_token),
         cmocka_unit_test(unknown_and_harmless_members_pass),

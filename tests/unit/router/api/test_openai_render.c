@@ -46,23 +46,21 @@ static void check(const struct sl_oai_request *r, const struct sl_gen_event *eve
     struct sl_render *render = sl_render_new(r, tok, 1750000000);
     sl_buf_init(&out, 1 << 20);
     for (size_t i = 0; i < n; i++)
-        sl_render_event(render, &events[i], &out);
+        sl_render_event(render, 0, &events[i], &out);
     assert_string_equal(out.data, expected);
     sl_buf_fini(&out);
     sl_render_free(render);
 }
 
 static int32_t prompt[] = {104, 105, 33};
+static struct sl_oai_prompt prompts[] = {{.tokens = prompt, .n_tokens = 3},
+                                         {.tokens = prompt, .n_tokens = 2}};
+#define ONE .prompts = prompts, .n_prompts = 1, .n = 1
 
 static struct sl_gen_req request(bool chat, bool stream)
 {
-    return (struct sl_gen_req){.id = "id-1",
-                               .chat = chat,
-                               .stream = stream,
-                               .model = "m",
-                               .tokens = prompt,
-                               .n_tokens = 3,
-                               .skip_special = true};
+    return (struct sl_gen_req){
+        .id = "id-1", .chat = chat, .stream = stream, .model = "m", .skip_special = true};
 }
 
 #define CHAT_HEAD                                                                                            \
@@ -76,7 +74,7 @@ static struct sl_gen_req request(bool chat, bool stream)
 static void chat_stream_has_role_tokens_finish_usage_done(void **state)
 {
     struct sl_gen_req q = request(true, true);
-    struct sl_oai_request r = {.req = &q};
+    struct sl_oai_request r = {.req = &q, ONE};
     const struct sl_gen_event events[] = {token(72, "H", NULL), token(101, "", NULL),
                                           token(TINY_IM_END, "e\"\n", NULL),
                                           done("stop", NULL, TINY_IM_END, 3)};
@@ -100,7 +98,7 @@ static void chat_stream_has_role_tokens_finish_usage_done(void **state)
 static void completion_stream_has_no_role_and_says_what_stopped_it(void **state)
 {
     struct sl_gen_req q = request(false, true);
-    struct sl_oai_request r = {.req = &q, .user_stop_ids = {5}, .n_user_stop_ids = 1};
+    struct sl_oai_request r = {.req = &q, ONE, .user_stop_ids = {5}, .n_user_stop_ids = 1};
     const struct sl_gen_event events[] = {token(72, "H", NULL), token(-1, "rest", NULL), token(-1, "", NULL),
                                           done("stop", "END", -1, 1)};
     const struct sl_gen_event by_id[] = {token(5, "", NULL), done("stop", NULL, 5, 1)};
@@ -119,10 +117,57 @@ static void completion_stream_has_no_role_and_says_what_stopped_it(void **state)
           "data: [DONE]\n\n");
 }
 
+/* Two prompts with two choices each; they end in another order than they stand in. */
+static void choices_have_their_index_and_usage_counts_each_prompt_once(void **state)
+{
+    static const uint32_t order[] = {2, 0, 3, 1};
+    struct sl_buf out;
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        struct sl_gen_req q = request(false, stream);
+        struct sl_oai_request r = {.req = &q, .prompts = prompts, .n_prompts = 2, .n = 2};
+        struct sl_render *render = sl_render_new(&r, tok, 1750000000);
+        q.include_usage = true;
+        sl_buf_init(&out, 1 << 20);
+        for (size_t i = 0; i < SL_COUNTOF(order); i++) {
+            const char text[] = {(char)('a' + order[i]), 0};
+            const struct sl_gen_event t = token(72, text, NULL), d = done("stop", NULL, -1, 1 + order[i]);
+            assert_false(sl_render_done(render));
+            sl_render_event(render, order[i], &t, &out);
+            if (stream)
+                assert_non_null(strstr(out.data, text));
+            sl_render_event(render, order[i], &d, &out);
+        }
+        assert_true(sl_render_done(render) && sl_render_begun(render));
+        if (stream) {
+            assert_non_null(strstr(out.data, "{\"index\":2,\"text\":\"c\""));
+            assert_string_equal(strstr(out.data, "data: [DONE]"), "data: [DONE]\n\n");
+        } else {
+            assert_string_equal(
+                out.data,
+                "{\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":1750000000,\"model\":\"m\","
+                "\"choices\":["
+                "{\"index\":0,\"text\":\"a\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+                "null},"
+                "{\"index\":1,\"text\":\"b\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+                "null},"
+                "{\"index\":2,\"text\":\"c\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+                "null},"
+                "{\"index\":3,\"text\":\"d\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+                "null}"
+                "],\"usage\":{\"prompt_tokens\":6,\"completion_tokens\":10,\"total_tokens\":16,"
+                "\"prompt_tokens_details\":{\"cached_tokens\":2}},"
+                "\"system_fingerprint\":\"sluice-" SLUICE_VERSION "\"}");
+        }
+        sl_buf_fini(&out);
+        sl_render_free(render);
+    }
+}
+
 static void continuous_usage_counts_up(void **state)
 {
     struct sl_gen_req q = request(false, true);
-    struct sl_oai_request r = {.req = &q, .continuous_usage = true};
+    struct sl_oai_request r = {.req = &q, ONE, .continuous_usage = true};
     const struct sl_gen_event events[] = {token(72, "H", NULL), token(73, "I", NULL)};
     (void)state;
     q.include_usage = true;
@@ -136,7 +181,7 @@ static void continuous_usage_counts_up(void **state)
 static void ids_and_digests_are_in_each_token_frame(void **state)
 {
     struct sl_gen_req q = request(false, true);
-    struct sl_oai_request r = {.req = &q};
+    struct sl_oai_request r = {.req = &q, ONE};
     Sluice__TokenEvent raw;
     struct sl_gen_event events[] = {token(72, "H", &raw), token(-1, "x", NULL)};
     (void)state;
@@ -153,7 +198,7 @@ static void ids_and_digests_are_in_each_token_frame(void **state)
 static void chat_logprobs_carry_raw_bytes(void **state)
 {
     struct sl_gen_req q = request(true, false);
-    struct sl_oai_request r = {.req = &q};
+    struct sl_oai_request r = {.req = &q, ONE};
     Sluice__TokenEvent raw;
     int32_t top[] = {72, 0xe5};
     float probs[] = {-0.5f, -INFINITY};
@@ -180,7 +225,7 @@ static void chat_logprobs_carry_raw_bytes(void **state)
 static void completion_logprobs_have_four_lists_and_no_key_twice(void **state)
 {
     struct sl_gen_req q = request(false, false);
-    struct sl_oai_request r = {.req = &q};
+    struct sl_oai_request r = {.req = &q, ONE};
     Sluice__TokenEvent raw[2];
     int32_t top[] = {73, 0xe5, 0xe6};
     float probs[] = {-1, -2, -3};
@@ -208,7 +253,7 @@ static void completion_logprobs_have_four_lists_and_no_key_twice(void **state)
 static void echo_is_a_frame_of_its_own(void **state)
 {
     struct sl_gen_req q = request(false, true);
-    struct sl_oai_request r = {.req = &q};
+    struct sl_oai_request r = {.req = &q, ONE};
     const struct sl_gen_event events[] = {token(72, "H", NULL)};
     (void)state;
     q.echo = true;
@@ -220,7 +265,7 @@ static void echo_is_a_frame_of_its_own(void **state)
 static void whole_answer_collects_ids_and_digests(void **state)
 {
     struct sl_gen_req q = request(false, false);
-    struct sl_oai_request r = {.req = &q};
+    struct sl_oai_request r = {.req = &q, ONE};
     Sluice__TokenEvent raw[2];
     struct sl_gen_event events[] = {token(72, "H", &raw[0]), token(TINY_IM_END, "", &raw[1]),
                                     done("stop", NULL, TINY_IM_END, 2)};
@@ -259,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_stream_has_role_tokens_finish_usage_done),
         cmocka_unit_test(completion_stream_has_no_role_and_says_what_stopped_it),
+        cmocka_unit_test(choices_have_their_index_and_usage_counts_each_prompt_once),
         cmocka_unit_test(continuous_usage_counts_up),
         cmocka_unit_test(ids_and_digests_are_in_each_token_frame),
         cmocka_unit_test(chat_logprobs_carry_raw_bytes),

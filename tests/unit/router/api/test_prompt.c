@@ -52,13 +52,13 @@ static void chat_is_templated_and_user_text_never_becomes_a_control_token(void *
     make(true, 256, "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}]}", &m);
     assert_true(m.ok);
     int controls = 0;
-    for (uint32_t i = 0; i < m.req->n_tokens; i++)
-        controls += m.req->tokens[i] >= 256;
+    for (uint32_t i = 0; i < m.r.prompts[0].n_tokens; i++)
+        controls += m.r.prompts[0].tokens[i] >= 256;
     assert_int_equal(controls, 3); /* start, end, start of the answer: the template's own */
-    assert_int_equal(m.req->tokens[0], TINY_IM_START);
+    assert_int_equal(m.r.prompts[0].tokens[0], TINY_IM_START);
     /* 1 + "user\n" 5 + 10 bytes of text + 1 + "\n" 1 + 1 + "assistant\n" 10 */
-    assert_int_equal(m.req->n_tokens, 29);
-    assert_int_equal(m.req->sampling.max_tokens, 256 - 29);
+    assert_int_equal(m.r.prompts[0].n_tokens, 29);
+    assert_int_equal(m.r.prompts[0].max_tokens, 256 - 29);
     finish(&m);
 }
 
@@ -72,8 +72,9 @@ static void parts_equal_the_plain_string(void **state)
          "\"text\",\"text\":\"b\"}]}]}",
          &b);
     assert_true(a.ok && b.ok);
-    assert_int_equal(a.req->n_tokens, b.req->n_tokens);
-    assert_memory_equal(a.req->tokens, b.req->tokens, a.req->n_tokens * sizeof *a.req->tokens);
+    assert_int_equal(a.r.prompts[0].n_tokens, b.r.prompts[0].n_tokens);
+    assert_memory_equal(a.r.prompts[0].tokens, b.r.prompts[0].tokens,
+                        a.r.prompts[0].n_tokens * sizeof *a.r.prompts[0].tokens);
     finish(&a);
     finish(&b);
 }
@@ -87,8 +88,8 @@ static void continued_message_ends_the_prompt(void **state)
          "two\"}],\"continue_final_message\":true}",
          &m);
     assert_true(m.ok);
-    assert_int_equal(m.req->tokens[m.req->n_tokens - 1], 'o');
-    assert_int_equal(m.req->tokens[m.req->n_tokens - 2], 'w');
+    assert_int_equal(m.r.prompts[0].tokens[m.r.prompts[0].n_tokens - 1], 'o');
+    assert_int_equal(m.r.prompts[0].tokens[m.r.prompts[0].n_tokens - 2], 'w');
     finish(&m);
 }
 
@@ -174,7 +175,7 @@ static void prompt_that_does_not_fit_is_refused_with_both_numbers(void **state)
     }
     make(false, 8, "{\"prompt\":\"1234567\"}", &m); /* the default of 16 is cut to what is left */
     assert_true(m.ok);
-    assert_int_equal(m.req->sampling.max_tokens, 1);
+    assert_int_equal(m.r.prompts[0].max_tokens, 1);
     finish(&m);
     make(false, 8, "{\"prompt\":\"12345678\",\"echo\":true,\"max_tokens\":0}", &m);
     assert_true(m.ok);
@@ -187,13 +188,13 @@ static void truncation_keeps_the_end(void **state)
     (void)state;
     make(false, 64, "{\"prompt\":\"abcdef\",\"truncate_prompt_tokens\":2}", &m);
     assert_true(m.ok);
-    assert_int_equal(m.req->n_tokens, 2);
-    assert_int_equal(m.req->tokens[0], 'e');
+    assert_int_equal(m.r.prompts[0].n_tokens, 2);
+    assert_int_equal(m.r.prompts[0].tokens[0], 'e');
     finish(&m);
     make(false, 8, "{\"prompt\":\"abcdefghijklmnop\",\"truncate_prompt_tokens\":-1,\"max_tokens\":3}", &m);
     assert_true(m.ok);
-    assert_int_equal(m.req->n_tokens, 5);
-    assert_int_equal(m.req->tokens[4], 'p');
+    assert_int_equal(m.r.prompts[0].n_tokens, 5);
+    assert_int_equal(m.r.prompts[0].tokens[4], 'p');
     finish(&m);
 }
 
@@ -202,11 +203,11 @@ static void special_tokens_in_a_completion_need_to_be_asked_for(void **state)
     struct made m;
     (void)state;
     make(false, 64, "{\"prompt\":\"<|im_end|>\"}", &m);
-    assert_int_equal(m.req->n_tokens, 10);
+    assert_int_equal(m.r.prompts[0].n_tokens, 10);
     finish(&m);
     make(false, 64, "{\"prompt\":\"<|im_end|>\",\"parse_special\":true}", &m);
-    assert_int_equal(m.req->n_tokens, 1);
-    assert_int_equal(m.req->tokens[0], TINY_IM_END);
+    assert_int_equal(m.r.prompts[0].n_tokens, 1);
+    assert_int_equal(m.r.prompts[0].tokens[0], TINY_IM_END);
     finish(&m);
 }
 
