@@ -21,27 +21,29 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <stdlib.h>
 #include <unistd.h>
-#ifdef SL_HAVE_SYSTEMD
-#include <systemd/sd-daemon.h>
-#endif
 
 #include "common/base/clock.h"
-#include "common/base/conf.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/notify.h"
+#include "common/base/program.h"
 #include "common/base/rand.h"
 #include "common/text/vocab.h"
 #include "router/api/api.h"
 
-#define LAST_BYTES_MS 2000u /* for error frames and answers after the flow has ended */
-#define DRAIN_POLL_MS 50
-#define SPARE_FILES   512u /* nng, the model, logs */
+#define LAST_BYTES_MS  2000u /* for error frames and answers after the flow has ended */
+#define DRAIN_POLL_MS  50
+#define SPARE_FILES    512u   /* nng, the model, logs */
+#define WATCHDOG_LOOKS 4      /* per watchdog period: one answer of the flow thread may come late */
+#define STATUS_MS      10000u /* between two lines for `systemctl status` where there is no watchdog */
+#define CREDENTIAL     "sluice.api-keys" /* systemd.exec(5), LoadCredential */
 
 struct options {
-    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *log_level;
+    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file;
     struct sl_conf_list served_model_name, cors_origins, slo_classes;
-    int mode, slo_miss;
+    int mode, slo_miss, log_level;
     bool exact;
     uint32_t max_requests, max_connections, max_waiting, api_threads, receive_timeout_s, idle_timeout_s,
         drain_timeout_s;
@@ -50,7 +52,8 @@ struct options {
 };
 
 static const char *const miss_words[] = {"serve", "relegate", "refuse", NULL}; /* enum sl_slo_miss */
-static const char *const mode_words[] = {"pd", "colocated", "hybrid", NULL};   /* Sluice__Mode less one */
+static const char *const level_words[] = {"error", "warn", "info", "debug", "trace", NULL}; /* sl_log_level */
+static const char *const mode_words[] = {"pd", "colocated", "hybrid", NULL}; /* Sluice__Mode less one */
 
 #define AT(member) offsetof(struct options, member)
 static const struct sl_conf_opt table[] = {
@@ -84,7 +87,10 @@ static const struct sl_conf_opt table[] = {
     {"exact", SL_CONF_BOOL, AT(exact), "true", "pair only nodes whose arithmetic is bit for bit the same", 0,
      0, NULL},
     {"api_key_file", SL_CONF_STRING, AT(api_key_file), NULL,
-     "one key or name:key a line; without it no key is asked for", 0, 0, NULL},
+     "one key or name:key a line, read anew at a reload; without it the credential sluice.api-keys that "
+     "systemd "
+     "passes, else no key is asked for",
+     0, 0, NULL},
     {"cors_origins", SL_CONF_LIST, AT(cors_origins), "*",
      "origins whose web pages may use the API; * = any, none = no page", 0, 0, NULL},
     {"max_requests", SL_CONF_U32, AT(max_requests), "1024", "generations open at once; more get 429", 1,
@@ -111,7 +117,7 @@ static const struct sl_conf_opt table[] = {
      600000, NULL},
     {"command_timeout_ms", SL_CONF_U32, AT(command_timeout_ms), "2000",
      "a node answers a command within this", 50, 60000, NULL},
-    {"log_level", SL_CONF_STRING, AT(log_level), "info", "error, warn, info, debug or trace", 0, 0, NULL},
+    {"log_level", SL_CONF_ENUM, AT(log_level), "info", "what is logged", 0, 0, level_words},
     {0},
 };
 
@@ -125,18 +131,23 @@ struct router {
     struct sl_api_keys *keys;
     struct sl_slo_classes slo_classes;
     struct sl_metrics *metrics;
+    struct sl_flow *flow; /* the api's, which closes it */
     struct sl_api *api;
     struct sl_http_server *http;
     const char *own_name; /* where no name is configured */
+    bool is_public;       /* other machines reach its API */
 };
 
-static void notify(const char *state)
+/* The path of the API keys that systemd passes, or NULL; the caller's. */
+static char *credential(void)
 {
-#ifdef SL_HAVE_SYSTEMD
-    sd_notify(0, state);
-#else
-    (void)state;
-#endif
+    const char *folder = getenv("CREDENTIALS_DIRECTORY");
+    char *path = folder ? sl_xasprintf("%s/" CREDENTIAL, folder) : NULL;
+    if (path && access(path, F_OK) != 0) {
+        sl_free(path);
+        path = NULL;
+    }
+    return path;
 }
 
 static json_t *token_text(const struct sl_tokenizer *t, uint32_t id)
@@ -261,29 +272,31 @@ static enum sl_err open_http(struct router *r, struct sl_why *why)
     return sl_http_server_open(&conf, &r->http, why);
 }
 
-static enum sl_err start(struct router *r, struct sl_why *why)
+/* All that a person configures, read and checked; nothing is opened to the network yet. */
+static enum sl_err prepare(struct router *r, struct sl_why *why)
 {
-    bool is_public;
-    struct sl_flow *flow;
-    enum sl_err err = sl_http_listen_is_public(r->o.listen, &is_public, why);
+    enum sl_err err = sl_http_listen_is_public(r->o.listen, &r->is_public, why);
     if (!err && r->o.api_key_file)
         err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
     if (!err)
         err = sl_slo_classes_parse(&r->o.slo_classes, &r->slo_classes, why);
     if (!err && open_model(r, why) != SL_OK)
         err = SL_ECONFIG; /* whatever is wrong with the file, a restart does not help */
-    if (err)
-        return err;
+    return err;
+}
+
+static enum sl_err start(struct router *r, struct sl_why *why)
+{
     raise_file_limit(r->o.max_connections);
     r->metrics = sl_metrics_new();
-    err = open_flow(r, &flow, why);
+    enum sl_err err = open_flow(r, &r->flow, why);
     if (err)
         return err;
-    open_api(r, flow);
+    open_api(r, r->flow);
     err = open_http(r, why);
     if (err)
         return err;
-    if (is_public && !r->keys)
+    if (r->is_public && !r->keys)
         SL_WARN(
             "other machines can reach this router and no API key is asked for; set api_key_file listen=%s",
             r->o.listen);
@@ -293,14 +306,21 @@ static enum sl_err start(struct router *r, struct sl_why *why)
     return SL_OK;
 }
 
-/* True when a stop signal came within wait_ms (-1 = wait for one). */
-static bool stop_asked(int signal_fd, int wait_ms)
+/* The signal that came within wait_ms, or 0. */
+static int wait_signal(int signal_fd, int wait_ms)
 {
     struct pollfd p = {.fd = signal_fd, .events = POLLIN};
     struct signalfd_siginfo info;
-    if (poll(&p, 1, wait_ms) != 1)
-        return false;
-    return read(signal_fd, &info, sizeof info) == (ssize_t)sizeof info;
+    if (poll(&p, 1, wait_ms) != 1 || read(signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
+        return 0;
+    return (int)info.ssi_signo;
+}
+
+/* Waits a little; true when another signal to stop came. */
+static bool stop_asked_again(int signal_fd)
+{
+    int got = wait_signal(signal_fd, DRAIN_POLL_MS);
+    return got != 0 && got != SIGHUP;
 }
 
 static void drain(struct router *r, int signal_fd)
@@ -310,8 +330,10 @@ static void drain(struct router *r, int signal_fd)
     sl_api_drain(r->api, &open_requests);
     SL_INFO("stopping: new requests are refused open_requests=%u drain_timeout_s=%u", open_requests,
             r->o.drain_timeout_s);
-    while (open_requests > 0 && sl_now_ms() < until_ms && !stop_asked(signal_fd, DRAIN_POLL_MS))
+    while (open_requests > 0 && sl_now_ms() < until_ms && !stop_asked_again(signal_fd)) {
         sl_api_drain(r->api, &open_requests);
+        sl_notify("WATCHDOG=1\nSTATUS=draining, %u requests", open_requests);
+    }
     if (open_requests > 0)
         SL_WARN("requests are ended by the stop open_requests=%u", open_requests);
 }
@@ -334,69 +356,143 @@ static void stop(struct router *r)
     sl_conf_fini(table, &r->o);
 }
 
-static void help(void)
+static const char *const reloads[] = {"drain_timeout_s", "log_level", NULL};
+
+static const struct sl_program program = {
+    .name = "sluice-router",
+    .version = SLUICE_VERSION,
+    .date = SLUICE_DATE,
+    .summary = "front of a Sluice cluster",
+    .about =
+        "Takes requests over the OpenAI API, places each one on prefill and decode nodes, and streams the "
+        "answers. A first run:\n\n"
+        "    sluice-router --model model.gguf --admin-url ipc:///tmp/router.sock\n\n"
+        "And on the same machine:\n\n"
+        "    sluice-decode --routers tcp://127.0.0.1:7100 --model model.gguf\n",
+    .signals =
+        "SIGTERM and SIGINT drain: new requests get 503, streams go on for drain_timeout_s, then what is "
+        "left "
+        "ends with an error frame. A second one skips the waiting.\n\n"
+        "SIGHUP reads the config file and the file of API keys again; a key that is no longer in it "
+        "stops to count at once, and requests that run go on. CONFIGURATION says which other keys take "
+        "effect; for any other that differs the log names the key that needs a restart. A file that is "
+        "wrong changes nothing.\n\n"
+        "The watchdog of systemd is fed only while the thread that owns the requests answers.\n",
+    .config_file = "/etc/sluice/router.conf",
+    .config_about = "/etc/sluice/router.conf: sluice-router.service reads it.\n\n"
+                    "One key has no default and must be set: model. On several machines set also listen (an "
+                    "address clients "
+                    "reach), register_url and event_url (addresses the nodes reach), and api_key_file. To "
+                    "see whether all "
+                    "is right: sluice-router --config FILE --check-config\n",
+    .section = "router",
+    .see_also = "sluice-decode 8",
+    .opts = table,
+    .reloads = reloads,
+    .must_set = "model",
+    .must_value = "/var/lib/sluice/models/model.gguf",
+};
+
+/* Defaults, file and command line, and what can be checked of one value alone. */
+static enum sl_err load_options(int argc, char **argv, struct options *o, struct sl_why *why)
 {
-    printf("usage: sluice-router [--config FILE] [--key value]...\n"
-           "The front of a Sluice cluster: OpenAI API in, placement of each request on prefill and decode "
-           "nodes.\n\n"
-           "A first run:   sluice-router --model model.gguf --admin-url ipc:///tmp/router.sock\n"
-           "and on the same machine:  sluice-decode --routers tcp://127.0.0.1:7100 --model model.gguf\n\n"
-           "  --help, --version, --example-config\n");
-    sl_conf_help(table, stdout);
+    enum sl_err err = sl_conf_load(table, sl_conf_file_arg(argc, argv), argc, argv, o, why);
+    if (!err && (!o->api_key_file || !*o->api_key_file)) {
+        sl_free(o->api_key_file);
+        o->api_key_file = credential();
+    }
+    return err;
 }
 
-/* Options that print something and end; false = go on. */
-static bool only_print(int argc, char **argv)
+/* What a running router can take over, it does; the rest is told. A file that is wrong changes nothing. */
+static void reload(struct router *r, int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            help();
-        else if (strcmp(argv[i], "--version") == 0)
-            printf("sluice-router %s\n", SLUICE_VERSION);
-        else if (strcmp(argv[i], "--example-config") == 0)
-            sl_conf_example(table, "sluice-router: the front of a Sluice cluster", stdout);
-        else
-            continue;
-        return true;
+    struct options now = {0};
+    struct sl_why why = {0};
+    sl_notify("RELOADING=1");
+    enum sl_err err = load_options(argc, argv, &now, &why);
+    if (!err && r->keys)
+        err = sl_api_keys_reload(r->keys, r->o.api_key_file, &why);
+    if (err) {
+        SL_ERROR("the reload changed nothing: %s", why.text);
+    } else {
+        sl_program_tell_changes(&program, &r->o, &now);
+        r->o.drain_timeout_s = now.drain_timeout_s;
+        r->o.log_level = now.log_level;
+        sl_log_set_level((enum sl_log_level)now.log_level);
+        SL_INFO("reloaded");
     }
-    return false;
+    sl_conf_fini(table, &now);
+    sl_notify("READY=1");
+}
+
+/* The flow thread answers, so it lives; its answer is what `systemctl status` shows. */
+static void tell_alive(struct router *r, uint32_t patience_ms)
+{
+    Sluice__AdminReply *reply;
+    if (sl_flow_admin(r->flow, "status", NULL, 0, patience_ms, &reply) != SL_OK) {
+        SL_ERROR("the flow thread does not answer waited_ms=%u", patience_ms);
+        return;
+    }
+    sl_notify("WATCHDOG=1\nSTATUS=%s", reply->text ? reply->text : "");
+    sluice__admin_reply__free_unpacked(reply, NULL);
+}
+
+/* Until a signal to stop comes. */
+static void serve(struct router *r, int signal_fd, int argc, char **argv)
+{
+    uint32_t watchdog_ms = sl_notify_watchdog_ms();
+    uint32_t look_ms = watchdog_ms ? watchdog_ms / WATCHDOG_LOOKS : STATUS_MS;
+    for (;;) {
+        int got = wait_signal(signal_fd, (int)look_ms);
+        if (got == SIGHUP)
+            reload(r, argc, argv);
+        else if (got)
+            return;
+        else
+            tell_alive(r, look_ms);
+    }
 }
 
 int main(int argc, char **argv)
 {
     struct router r = {0};
     struct sl_why why = {0};
-    enum sl_log_level level;
-    sigset_t stop_signals;
-    if (only_print(argc, argv))
+    sigset_t signals;
+    if (sl_program_answers(&program, argc, argv))
         return 0;
-    sigemptyset(&stop_signals);
-    sigaddset(&stop_signals, SIGTERM);
-    sigaddset(&stop_signals, SIGINT);
-    sigprocmask(SIG_BLOCK, &stop_signals, NULL); /* before any thread */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, NULL); /* before any thread */
     signal(SIGPIPE, SIG_IGN);
-    int signal_fd = signalfd(-1, &stop_signals, SFD_CLOEXEC);
+    int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     if (signal_fd < 0) {
         SL_ERROR("signals cannot be received errno=%d", errno);
         return 1;
     }
     sl_vocab_src_init(&r.vocab);
-    enum sl_err err = sl_conf_load(table, sl_conf_file_arg(argc, argv), argc, argv, &r.o, &why);
-    if (!err && sl_log_level_parse(r.o.log_level, &level) == SL_OK)
-        sl_log_set_level(level);
-    else if (!err)
-        err = sl_why_set(&why, SL_ECONFIG, "log_level is \"%s\"; expected error, warn, info, debug or trace",
-                         r.o.log_level);
-    if (!err)
+    enum sl_err err = load_options(argc, argv, &r.o, &why);
+    if (!err) {
+        sl_log_set_level((enum sl_log_level)r.o.log_level);
+        err = prepare(&r, &why);
+    }
+    bool only_check = sl_conf_check_arg(argc, argv);
+    if (!err && !only_check)
         err = start(&r, &why);
     if (err) {
         SL_ERROR("%s", why.text);
         stop(&r);
         return sl_err_class(err) == SL_CLASS_BAD_INPUT ? SL_EXIT_CONFIG : 1;
     }
-    notify("READY=1");
-    stop_asked(signal_fd, -1);
-    notify("STOPPING=1");
+    if (only_check) {
+        stop(&r);
+        return 0;
+    }
+    sl_notify("READY=1");
+    serve(&r, signal_fd, argc, argv);
+    sl_notify("STOPPING=1");
     drain(&r, signal_fd);
     stop(&r);
     SL_INFO("router stopped");

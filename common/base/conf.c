@@ -20,6 +20,9 @@
 #define MAX_FILE_BYTES ((size_t)1 << 20)
 #define MAX_LINE_BYTES 198 /* inih's buffer of 200 less newline and NUL */
 #define MAX_LIST_ITEMS 4096
+#define MAX_KEY_BYTES  64u /* of the keys that a wrong one is compared with */
+#define SUGGESTION_MAX 100
+#define CHECK_CONFIG   "--check-config"
 
 enum source { FROM_NOTHING, FROM_DEFAULT, FROM_FILE, FROM_ARGV };
 
@@ -143,7 +146,7 @@ static bool has_range(const struct sl_conf_opt *o)
 }
 
 /* What a value of this option looks like, for messages and help. */
-static void describe(const struct sl_conf_opt *o, char *text, size_t size)
+void sl_conf_expected(const struct sl_conf_opt *o, char *text, size_t size)
 {
     static const char *const kinds[] = {
         [SL_CONF_STRING] = "text",        [SL_CONF_LIST] = "a comma-separated list",
@@ -235,6 +238,42 @@ static const struct sl_conf_opt *find(const struct sl_conf_opt *opts, const char
     return NULL;
 }
 
+/* Letters to change, add or take away to turn a into b; words longer than MAX_KEY_BYTES are not compared. */
+static size_t distance(const char *a, size_t n_a, const char *b)
+{
+    size_t n_b = strlen(b), row[MAX_KEY_BYTES + 1];
+    if (n_a > MAX_KEY_BYTES || n_b > MAX_KEY_BYTES)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= n_b; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= n_a; i++) {
+        size_t diagonal = row[0]; /* of the row before */
+        char c = a[i - 1] == '-' ? '_' : a[i - 1];
+        row[0] = i;
+        for (size_t j = 1; j <= n_b; j++) {
+            size_t above = row[j], best = diagonal + (c != b[j - 1]);
+            best = best < above + 1 ? best : above + 1;
+            row[j] = best < row[j - 1] + 1 ? best : row[j - 1] + 1;
+            diagonal = above;
+        }
+    }
+    return row[n_b];
+}
+
+/* " (the nearest is X)" for the option that a wrong key comes nearest to; "" when none is near. */
+static void suggest(const struct sl_conf_opt *opts, const char *key, size_t len, char *text, size_t size)
+{
+    size_t nearest = len / 3 + 1; /* a third of the letters may be wrong, and one more in short words */
+    *text = '\0';
+    for (const struct sl_conf_opt *o = opts; o->key; o++) {
+        size_t d = distance(key, len, o->key);
+        if (d > nearest || (d == nearest && *text))
+            continue;
+        nearest = d;
+        snprintf(text, size, " (the nearest is %s)", o->key);
+    }
+}
+
 static enum sl_err set(struct loader *ld, const struct sl_conf_opt *o, const char *text, enum source source)
 {
     enum source *from = &ld->from[o - ld->opts];
@@ -246,8 +285,8 @@ static enum sl_err set(struct loader *ld, const struct sl_conf_opt *o, const cha
             &ld->why, SL_ECONFIG,
             "%s is given twice; keep one (a line that begins with a blank continues the one before)", o->key);
     if (!store(o, text, at)) {
-        char expected[200];
-        describe(o, expected, sizeof expected);
+        char expected[SL_CONF_EXPECTED_MAX];
+        sl_conf_expected(o, expected, sizeof expected);
         return sl_why_set(&ld->why, SL_ECONFIG, "%s is \"%.80s\"; expected %s", o->key, text, expected);
     }
     *from = source;
@@ -262,10 +301,14 @@ static int on_file_line(void *user, const char *section, const char *name, const
     if (ld->err != SL_OK)
         return 0;
     const struct sl_conf_opt *o = find(ld->opts, name, strlen(name));
-    if (!o)
-        ld->err = sl_why_set(&ld->why, SL_ECONFIG, "no option is called \"%.80s\"; --help lists them", name);
-    else
+    if (o) {
         ld->err = set(ld, o, value, FROM_FILE);
+    } else {
+        char nearest[SUGGESTION_MAX];
+        suggest(ld->opts, name, strlen(name), nearest, sizeof nearest);
+        ld->err = sl_why_set(&ld->why, SL_ECONFIG, "no option is called \"%.80s\"%s; --help lists them", name,
+                             nearest);
+    }
     return ld->err == SL_OK;
 }
 
@@ -339,12 +382,17 @@ static enum sl_err load_argv(struct loader *ld, int argc, char **argv, struct sl
         if (strncmp(arg, "--", 2) != 0 || arg[2] == '\0')
             return sl_why_set(why, SL_ECONFIG,
                               "\"%.80s\" on the command line is no option; options are --key=value", arg);
+        if (strcmp(arg, CHECK_CONFIG) == 0)
+            continue;
         const char *key = arg + 2;
         size_t len = strcspn(key, "=");
         const struct sl_conf_opt *o = find(ld->opts, key, len);
-        if (!o && !(len == 6 && memcmp(key, "config", 6) == 0))
-            return sl_why_set(why, SL_ECONFIG, "no option is called --%.*s; --help lists them",
-                              (int)(len > 80 ? 80 : len), key);
+        if (!o && !(len == 6 && memcmp(key, "config", 6) == 0)) {
+            char nearest[SUGGESTION_MAX];
+            suggest(ld->opts, key, len, nearest, sizeof nearest);
+            return sl_why_set(why, SL_ECONFIG, "no option is called --%.*s%s; --help lists them",
+                              (int)(len > 80 ? 80 : len), key, nearest);
+        }
         const char *value = key[len] == '=' ? key + len + 1 : i + 1 < argc ? argv[++i] : NULL;
         if (!value)
             return sl_why_set(why, SL_ECONFIG, "--%.*s needs a value", (int)len, key);
@@ -398,28 +446,57 @@ const char *sl_conf_file_arg(int argc, char **argv)
     return NULL;
 }
 
+bool sl_conf_check_arg(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], CHECK_CONFIG) == 0)
+            return true;
+    return false;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+bool sl_conf_same(const struct sl_conf_opt *o, const void *a, const void *b)
+{
+    static const size_t bytes[] = {
+        [SL_CONF_U32] = sizeof(uint32_t), [SL_CONF_U64] = sizeof(uint64_t),
+        [SL_CONF_I32] = sizeof(int32_t),  [SL_CONF_F64] = sizeof(double),
+        [SL_CONF_BOOL] = sizeof(bool),    [SL_CONF_BYTES] = sizeof(uint64_t),
+        [SL_CONF_ENUM] = sizeof(int),
+    };
+    const void *at_a = (const char *)a + o->offset, *at_b = (const char *)b + o->offset;
+    if (o->type == SL_CONF_STRING)
+        return same_text(*(char *const *)at_a, *(char *const *)at_b);
+    if (o->type != SL_CONF_LIST)
+        return memcmp(at_a, at_b, bytes[o->type]) == 0;
+    const struct sl_conf_list *la = at_a, *lb = at_b;
+    bool same = la->n == lb->n;
+    for (size_t i = 0; same && i < la->n; i++)
+        same = same_text(la->items[i], lb->items[i]);
+    return same;
+}
+
+void sl_conf_flag(const struct sl_conf_opt *o, char *text, size_t size)
+{
+    snprintf(text, size, "--%s", o->key);
+    for (char *c = text + 2; *c; c++)
+        if (*c == '_')
+            *c = '-';
+}
+
 void sl_conf_help(const struct sl_conf_opt *opts, FILE *out)
 {
     fprintf(out, "  --config=FILE\n      read options from FILE (lines of the form key = value)\n");
     for (const struct sl_conf_opt *o = opts; o->key; o++) {
-        char expected[200];
-        describe(o, expected, sizeof expected);
-        fputs("  --", out);
-        for (const char *c = o->key; *c; c++)
-            fputc(*c == '_' ? '-' : *c, out);
-        fprintf(out, "=VALUE\n      %s\n      %s", o->help, expected);
+        char expected[SL_CONF_EXPECTED_MAX], flag[MAX_KEY_BYTES];
+        sl_conf_expected(o, expected, sizeof expected);
+        sl_conf_flag(o, flag, sizeof flag);
+        fprintf(out, "  %s=VALUE\n      %s\n      %s", flag, o->help, expected);
         if (o->dflt)
             fprintf(out, "; default %s", o->dflt[0] ? o->dflt : "(empty)");
         fputc('\n', out);
-    }
-}
-
-void sl_conf_example(const struct sl_conf_opt *opts, const char *title, FILE *out)
-{
-    fprintf(out, "# %s\n# Every option with its default; take the # away to change one.\n", title);
-    for (const struct sl_conf_opt *o = opts; o->key; o++) {
-        char expected[200];
-        describe(o, expected, sizeof expected);
-        fprintf(out, "\n# %s\n# (%s)\n#%s = %s\n", o->help, expected, o->key, o->dflt ? o->dflt : "");
     }
 }

@@ -1,18 +1,21 @@
 /* common/base/conf.h - config file (INI) and command line into a struct, by one table.
  *
- * The table is the documentation too: --help and the commented example files are made from it. A key that is
- * not in the table, a value out of range or a line that does not parse is refused with a sentence that names
- * file and line; the daemon then exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key
- * with '-' for '_'; every option of the table can be given there and wins over the file; --config FILE names
- * the file. */
+ * The table is the documentation too: --help, the commented example files and the manual pages are made from
+ * it (program.h). A key that is not in the table, a value out of range or a line that does not parse is
+ * refused with a sentence that names file and line, and the known key that comes nearest; the daemon then
+ * exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key with '-' for '_'; every option
+ * of the table can be given there and wins over the file; --config FILE names the file; --check-config is
+ * passed over (sl_conf_check_arg). */
 #ifndef SLUICE_COMMON_BASE_CONF_H
 #define SLUICE_COMMON_BASE_CONF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include "common/base/err.h"
 
-#define SL_EXIT_CONFIG 78 /* sysexits.h EX_CONFIG */
+#define SL_EXIT_CONFIG       78  /* sysexits.h EX_CONFIG */
+#define SL_CONF_EXPECTED_MAX 200 /* bytes of sl_conf_expected()'s text */
 
 enum sl_conf_type {
     SL_CONF_STRING, /* char *, owned, replaced with sl_free */
@@ -50,8 +53,15 @@ void sl_conf_fini(const struct sl_conf_opt *opts, void *target);
 
 /* --config FILE out of argv, or NULL. */
 const char *sl_conf_file_arg(int argc, char **argv);
-/* Writes the table as option help, or as a commented example config file. */
+/* True when argv has --check-config: the caller ends after its checks. */
+bool sl_conf_check_arg(int argc, char **argv);
+/* Writes the table as option help. */
 void sl_conf_help(const struct sl_conf_opt *opts, FILE *out);
-void sl_conf_example(const struct sl_conf_opt *opts, const char *title, FILE *out);
+/* What a value of the option looks like: "a whole number from 1 to 64". */
+void sl_conf_expected(const struct sl_conf_opt *o, char *text, size_t size);
+/* Its form on the command line: "--kv-memory". */
+void sl_conf_flag(const struct sl_conf_opt *o, char *text, size_t size);
+/* True when two targets of one table have the same value of option o. */
+bool sl_conf_same(const struct sl_conf_opt *o, const void *a, const void *b);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -22,7 +23,7 @@
 struct sl_device {
     const struct sl_engine_conf *conf; /* until opened */
     uint64_t (*clock_us)(void);
-    uint32_t max_rows, max_outs;
+    uint32_t max_rows, max_outs, steps_to_wedge;
     int fd;
     struct sl_thread thread;
     pthread_mutex_t lock;
@@ -196,9 +197,19 @@ static void close_all(struct sl_device *d)
         d->ops->close(d->dev);
 }
 
+/* A device that hangs, for tests of the watchdog. */
+static void wedge(void)
+{
+    SL_WARN("fault injection: this step never ends");
+    for (;;)
+        pause();
+}
+
 static void run(struct sl_device *d, struct sl_step *st)
 {
     uint64_t start = d->clock_us();
+    if (d->steps_to_wedge && --d->steps_to_wedge == 0)
+        wedge();
     sl_alloc_guard_on("step");
     sl_model_forward(d->model, d->kv, &st->batch, NULL, &d->progress);
     for (uint32_t first = 0; first < st->batch.n_out; first += d->logit_rows) {
@@ -247,6 +258,7 @@ enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows,
     d->clock_us = conf->clock_us;
     d->max_rows = max_rows;
     d->max_outs = max_outs;
+    d->steps_to_wedge = conf->fault_wedge_step;
     d->fd = fd;
     atomic_init(&d->busy, true);
     atomic_init(&d->progress, 0);

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/notify.h"
 #include "common/base/rand.h"
 #include "common/node/node_leg.h"
 #include "common/node/node_router.h"
@@ -27,6 +28,8 @@
 #define BLOCKING_MS       500 /* between two looks; a transfer that goes on shows within one */
 #define MAX_RESYNC_TOKENS 32768u
 #define REPLY_ARENA_BYTES ((size_t)64 << 20)
+/* one percent of the largest model from the slowest disk: 1 TB at 100 MB/s */
+#define LOADING_PERCENT_US 100000000ull
 
 bool sl_node_may(const struct sl_node *n, Sluice__Role role)
 {
@@ -279,10 +282,12 @@ void sl_node_stop(struct sl_node *n)
 /* ---- start and end
  * --------------------------------------------------------------------------------------------- */
 
+/* systemd shows it, and waits on: a large model on a slow disk is no start that hangs. */
 static void loading(void *arg, unsigned percent)
 {
     (void)arg;
     SL_DEBUG("loading the model percent=%u", percent);
+    sl_notify("STATUS=loading the model, %u %%\nEXTEND_TIMEOUT_USEC=%llu", percent, LOADING_PERCENT_US);
 }
 
 static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
@@ -307,6 +312,7 @@ static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
         .chunk_stretch = c->chunk_stretch,
         .ungranted_pages = c->ungranted_pages,
         .progress = loading,
+        .fault_wedge_step = c->fault_wedge_step,
     };
     return sl_engine_open(&ec, &n->engine, why);
 }

@@ -96,6 +96,8 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"log_level", SL_CONF_ENUM, AT(log_level), "info", "what is logged", 0, 0, level_words},
     {"fault_flip_bit", SL_CONF_U32, AT(fault_flip_bit), "0",
      "for tests only: flip one bit in the page sent as the N-th; 0 = never", 0, 0, NULL},
+    {"fault_wedge_step", SL_CONF_U32, AT(fault_wedge_step), "0",
+     "for tests only: stop computing in the N-th step, for ever; 0 = never", 0, 0, NULL},
     {NULL, SL_CONF_STRING, 0, NULL, NULL, 0, 0, NULL},
 };
 
@@ -184,11 +186,6 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
                           strerror(errno));
     if (c->routers.n == 0)
         return sl_why_set(why, SL_ECONFIG, "routers is empty; name at least one, as tcp://HOST:PORT");
-    uint64_t available = sl_memory_available();
-    if (available && c->kv_memory_bytes > available)
-        return sl_why_set(
-            why, SL_ECONFIG, "kv_memory is %llu MiB and this machine has %llu MiB to give; set less",
-            (unsigned long long)(c->kv_memory_bytes >> 20), (unsigned long long)(available >> 20));
     c->kv_dtype = dtype_values[c->kv_dtype_word];
     c->cache_path = sl_cache_dir(c->cache_dir);
     if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_speculation(c, why)) != SL_OK ||
@@ -206,6 +203,16 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
         return sl_why_set(why, SL_ECONFIG,
                           "peer_dead_ms is %u; expected at least twice peer_heartbeat_ms, %u",
                           c->peer_dead_ms, 2 * c->peer_heartbeat_ms);
+    return SL_OK;
+}
+
+enum sl_err sl_node_conf_fits(const struct sl_node_conf *c, struct sl_why *why)
+{
+    uint64_t available = sl_memory_available();
+    if (available && c->kv_memory_bytes > available)
+        return sl_why_set(
+            why, SL_ECONFIG, "kv_memory is %llu MiB and this machine has %llu MiB to give; set less",
+            (unsigned long long)(c->kv_memory_bytes >> 20), (unsigned long long)(available >> 20));
     return SL_OK;
 }
 

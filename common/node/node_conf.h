@@ -26,7 +26,7 @@ struct sl_node_conf {
     uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;
     int log_level;
-    uint32_t fault_flip_bit;
+    uint32_t fault_flip_bit, fault_wedge_step;
 
     /* derived from the above by sl_node_conf_load() */
     enum sl_dtype kv_dtype;
@@ -44,6 +44,8 @@ extern const struct sl_conf_opt sl_node_opts[];
  * that is preferred. On error *conf is safe for sl_node_conf_fini(). */
 SL_MUST_CHECK enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers,
                                             struct sl_node_conf *conf, struct sl_why *why);
+/* What the machine must have: asked at start only, as a running node has its memory already. SL_ECONFIG. */
+SL_MUST_CHECK enum sl_err sl_node_conf_fits(const struct sl_node_conf *conf, struct sl_why *why);
 void sl_node_conf_fini(struct sl_node_conf *conf);
 
 #endif

@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/notify.h"
 #include "common/node/node_leg.h"
-#include "common/node/node_notify.h"
+#include "common/node/node_program.h"
 
 #define LAST_WORDS_MS 300 /* events of the last round get this long to leave */
 /* looks per watchdog period: one layer may take longer than one of them */
@@ -24,6 +25,10 @@
 
 struct life {
     struct sl_node *node;
+    const struct sl_program *program;
+    struct sl_node_conf *conf; /* drain_ms is this thread's to change at a reload, the rest nobody's */
+    int argc;
+    char **argv;
     int signal_fd;
     bool stopping, last_words;
     struct sl_timer *watchdog, *end;
@@ -65,22 +70,43 @@ static void after_round(void *arg)
     sl_timer_set(f->end, LAST_WORDS_MS);
 }
 
+/* What a running node can take over, it does; the rest is told. A file that is wrong changes nothing. */
+static void reload(struct life *f)
+{
+    struct sl_node_conf now;
+    struct sl_why why = {{0}};
+    sl_notify("RELOADING=1");
+    if (sl_node_conf_load(f->argc, f->argv, f->conf->prefers, &now, &why) != SL_OK) {
+        SL_ERROR("the reload changed nothing: %s", why.text);
+    } else {
+        sl_program_tell_changes(f->program, f->conf, &now);
+        f->conf->drain_ms = now.drain_ms;
+        f->conf->log_level = now.log_level;
+        sl_log_set_level((enum sl_log_level)now.log_level);
+    }
+    sl_node_conf_fini(&now);
+    sl_notify("READY=1");
+}
+
 static void on_signal(void *arg, uint32_t events)
 {
     struct life *f = arg;
     struct signalfd_siginfo info;
     (void)events;
     while (read(f->signal_fd, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGHUP)
+        if (info.ssi_signo == SIGHUP) {
+            if (!f->stopping)
+                reload(f);
             continue;
+        }
         if (f->stopping) {
             SL_WARN("second signal, stopping at once legs=%u", f->node->legs.n_active);
             sl_node_stop(f->node);
             return;
         }
         f->stopping = f->node->leaving = true;
-        sl_notify("STOPPING=1\nSTATUS=draining");
-        uint32_t ms = f->node->conf->drain_ms;
+        sl_notify("STOPPING=1\nSTATUS=draining, %u requests", f->node->legs.n_active);
+        uint32_t ms = f->conf->drain_ms;
         sl_node_drain(f->node, true, ms ? ms : 1);
     }
 }
@@ -109,9 +135,9 @@ static int exit_status(enum sl_err err)
     }
 }
 
-static int run(const struct sl_node_conf *conf, const struct sl_duty_ops *const *duties)
+/* f has program, conf and the command line. */
+static int run(struct life *f, const struct sl_duty_ops *const *duties)
 {
-    struct life f = {.signal_fd = -1};
     struct sl_why why = {{0}};
     sigset_t set;
     sigemptyset(&set);
@@ -119,78 +145,59 @@ static int run(const struct sl_node_conf *conf, const struct sl_duty_ops *const 
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts */
-    enum sl_err err = pin_process(conf, &why);
+    enum sl_err err = sl_node_conf_fits(f->conf, &why);
     if (err == SL_OK)
-        err = sl_node_open(conf, duties, &f.node, &why);
+        err = pin_process(f->conf, &why);
+    if (err == SL_OK)
+        err = sl_node_open(f->conf, duties, &f->node, &why);
     if (err != SL_OK) {
         SL_ERROR("%s", why.text[0] ? why.text : sl_err_name(err));
         return exit_status(err);
     }
-    f.signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    SL_ASSERT(f.signal_fd >= 0 && sl_loop_add(f.node->loop, f.signal_fd, EPOLLIN, on_signal, &f) == SL_OK);
-    f.node->after_round = after_round;
-    f.node->after_round_arg = &f;
-    f.end = sl_timer_new(f.node->loop, on_end, &f);
-    f.watchdog = sl_timer_new(f.node->loop, on_watchdog, &f);
-    f.watchdog_ms = sl_notify_watchdog_ms();
-    if (f.watchdog_ms)
-        sl_timer_set(f.watchdog, f.watchdog_ms / WATCHDOG_LOOKS);
+    f->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    SL_ASSERT(f->signal_fd >= 0 && sl_loop_add(f->node->loop, f->signal_fd, EPOLLIN, on_signal, f) == SL_OK);
+    f->node->after_round = after_round;
+    f->node->after_round_arg = f;
+    f->end = sl_timer_new(f->node->loop, on_end, f);
+    f->watchdog = sl_timer_new(f->node->loop, on_watchdog, f);
+    f->watchdog_ms = sl_notify_watchdog_ms();
+    if (f->watchdog_ms)
+        sl_timer_set(f->watchdog, f->watchdog_ms / WATCHDOG_LOOKS);
     sl_notify("READY=1\nSTATUS=serving");
 
-    sl_node_run(f.node);
+    sl_node_run(f->node);
 
     int status = 0;
-    if (sl_node_idle(f.node) && sl_engine_check_pages(f.node->engine, &why) != SL_OK) {
+    if (sl_node_idle(f->node) && sl_engine_check_pages(f->node->engine, &why) != SL_OK) {
         SL_ERROR("pages were lost: %s", why.text);
         status = 1;
     }
-    SL_INFO("node stops legs=%u transfers=%u", f.node->legs.n_active, sl_xfer_open_sessions(f.node->xfer));
-    sl_timer_free(f.end);
-    sl_timer_free(f.watchdog);
-    sl_loop_remove(f.node->loop, f.signal_fd);
-    close(f.signal_fd);
-    sl_node_close(f.node);
+    SL_INFO("node stops legs=%u transfers=%u", f->node->legs.n_active, sl_xfer_open_sessions(f->node->xfer));
+    sl_timer_free(f->end);
+    sl_timer_free(f->watchdog);
+    sl_loop_remove(f->node->loop, f->signal_fd);
+    close(f->signal_fd);
+    sl_node_close(f->node);
     return status;
 }
 
-static void help(const char *program, FILE *out)
-{
-    fprintf(out,
-            "%s - a node of a Sluice cluster\n\n"
-            "  %s --config FILE [--option=value ...]\n\n"
-            "Options, also of the config file (there with _ for -):\n\n",
-            program, program);
-    sl_conf_help(sl_node_opts, out);
-    fputs("\n  --help, --version, --example-config\n", out);
-}
-
-int sl_node_main(int argc, char **argv, const char *program, Sluice__Role prefers,
+int sl_node_main(int argc, char **argv, const char *name, Sluice__Role prefers,
                  const struct sl_duty_ops *const *duties)
 {
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
-        help(program, stdout);
+    struct sl_program program = sl_node_program(name, prefers);
+    if (sl_program_answers(&program, argc, argv))
         return 0;
-    }
-    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
-        printf("%s %s\n", program, SL_VERSION);
-        return 0;
-    }
-    if (argc == 2 && strcmp(argv[1], "--example-config") == 0) {
-        char title[96];
-        snprintf(title, sizeof title, "%s: start with %s --config THIS_FILE", program, program);
-        sl_conf_example(sl_node_opts, title, stdout);
-        return 0;
-    }
     struct sl_node_conf conf;
+    struct life life = {.program = &program, .conf = &conf, .argc = argc, .argv = argv, .signal_fd = -1};
     struct sl_why why = {{0}};
-    int status;
+    int status = 0;
     enum sl_err err = sl_node_conf_load(argc, argv, prefers, &conf, &why);
     if (err != SL_OK) {
         SL_ERROR("%s", why.text);
         status = SL_EXIT_CONFIG;
-    } else {
+    } else if (!sl_conf_check_arg(argc, argv)) {
         sl_log_set_level((enum sl_log_level)conf.log_level);
-        status = run(&conf, duties);
+        status = run(&life, duties);
     }
     sl_node_conf_fini(&conf);
     return status;

@@ -1,9 +1,13 @@
 /* router/api/api_keys.c - all keys are padded to one length with their own length in front, so that every
  * comparison reads the same bytes however early it differs, and all keys are always compared: time tells
- * neither how much of a key was right nor which one. */
+ * neither how much of a key was right nor which one.
+ *
+ * A reload puts a new set in front of the old one, which stays until the end: a request may be looking at it,
+ * or have the name of one of its keys. Reloads are a person's doing and sets are small. */
 #include "router/api/api_keys.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,9 +25,14 @@ struct key {
     char *name;
 };
 
-struct sl_api_keys {
+struct key_set {
+    struct key_set *older;
     size_t n;
-    struct key keys[];
+    struct key *keys;
+};
+
+struct sl_api_keys {
+    _Atomic(struct key_set *) now;
 };
 
 static void pad(const char *s, size_t n, struct padded *out)
@@ -51,7 +60,7 @@ static void trim(char **s, size_t *n)
         ++*s, --*n;
 }
 
-static enum sl_err read_lines(FILE *f, const char *path, struct sl_api_keys *k, struct sl_why *why)
+static enum sl_err read_lines(FILE *f, const char *path, struct key_set *k, struct sl_why *why)
 {
     char line[LINE_BYTES];
     for (unsigned no = 1; fgets(line, sizeof line, f); no++) {
@@ -71,6 +80,7 @@ static enum sl_err read_lines(FILE *f, const char *path, struct sl_api_keys *k, 
                               SL_KEY_MAX_BYTES);
         if (k->n == SL_KEYS_MAX)
             return sl_why_set(why, SL_ECONFIG, "%s:%u: more than %d keys", path, no, SL_KEYS_MAX);
+        k->keys = sl_xrealloc_array(k->keys, k->n + 1, sizeof *k->keys);
         pad(key, n_key, &k->keys[k->n].padded);
         k->keys[k->n++].name = sl_xstrndup(s, colon ? (size_t)(colon - s) : 0);
     }
@@ -82,14 +92,35 @@ static enum sl_err read_lines(FILE *f, const char *path, struct sl_api_keys *k, 
     return SL_OK;
 }
 
-enum sl_err sl_api_keys_load(const char *path, struct sl_api_keys **out, struct sl_why *why)
+static void set_free(struct key_set *set)
+{
+    for (size_t i = 0; i < set->n; i++)
+        sl_free(set->keys[i].name);
+    sl_free(set->keys);
+    sl_free(set);
+}
+
+enum sl_err sl_api_keys_reload(struct sl_api_keys *k, const char *path, struct sl_why *why)
 {
     FILE *f = fopen(path, "re");
     if (!f)
         return sl_why_set(why, SL_ECONFIG, "the API key file %s cannot be opened: %s", path, strerror(errno));
-    struct sl_api_keys *k = sl_xcalloc(1, sizeof *k + SL_KEYS_MAX * sizeof k->keys[0]);
-    enum sl_err err = read_lines(f, path, k, why);
+    struct key_set *set = sl_xcalloc(1, sizeof *set);
+    enum sl_err err = read_lines(f, path, set, why);
     fclose(f);
+    if (err) {
+        set_free(set);
+        return err;
+    }
+    set->older = atomic_load(&k->now);
+    atomic_store(&k->now, set);
+    return SL_OK;
+}
+
+enum sl_err sl_api_keys_load(const char *path, struct sl_api_keys **out, struct sl_why *why)
+{
+    struct sl_api_keys *k = sl_xcalloc(1, sizeof *k);
+    enum sl_err err = sl_api_keys_reload(k, path, why);
     if (err)
         sl_api_keys_free(k);
     else
@@ -101,8 +132,10 @@ void sl_api_keys_free(struct sl_api_keys *k)
 {
     if (!k)
         return;
-    for (size_t i = 0; i < k->n; i++)
-        sl_free(k->keys[i].name);
+    for (struct key_set *set = atomic_load(&k->now), *older; set; set = older) {
+        older = set->older;
+        set_free(set);
+    }
     sl_free(k);
 }
 
@@ -114,8 +147,9 @@ const char *sl_api_keys_find(const struct sl_api_keys *k, const char *presented)
     if (n == 0 || n > SL_KEY_MAX_BYTES)
         return NULL;
     pad(presented, n, &p);
-    for (size_t i = 0; i < k->n; i++)
-        if (difference(&p, &k->keys[i].padded) == 0)
-            found = k->keys[i].name;
+    const struct key_set *set = atomic_load(&k->now);
+    for (size_t i = 0; i < set->n; i++)
+        if (difference(&p, &set->keys[i].padded) == 0)
+            found = set->keys[i].name;
     return found;
 }

@@ -1,5 +1,5 @@
-/* router/ctl/ctl.h - sluicectl: one table of commands and one of options, from which parsing, help and
- * completion are made.
+/* router/ctl/ctl.h - sluicectl: one table of commands and one of options, from which parsing, help, manual
+ * page and completion are made.
  *
  * Exit: 0 done, 1 refused, not found or not ready, 2 wrong usage, 3 the router cannot be reached. */
 #ifndef SLUICE_ROUTER_CTL_CTL_H
@@ -67,5 +67,6 @@ void sl_ctl_print_json(const Sluice__AdminReply *reply, FILE *out);
 enum sl_ctl_exit sl_ctl_show(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_nodes(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_completion(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_manual(const struct sl_ctl_call *call);
 
 #endif

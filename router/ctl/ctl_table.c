@@ -72,5 +72,7 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      sl_ctl_show},
     {"completion", "bash", 1, 1, false, "print a completion script for the shell",
      "    source <(sluicectl completion bash)\n", sl_ctl_completion},
+    {"manual", "", 0, 0, false, "print the manual page as mdoc source", "    sluicectl manual | man -l -\n",
+     sl_ctl_manual},
     {0},
 };

@@ -8,18 +8,27 @@
 #include "tests/bench/bench.h"
 
 static const struct sl_bench_command *const commands[] = {
-    &sl_bench_engine,  &sl_bench_replay, &sl_bench_speculation,
+    &sl_bench_engine,
+    &sl_bench_replay,
+    &sl_bench_speculation,
 #ifdef SL_BENCH_CLUSTER
-    &sl_bench_compare, &sl_bench_equal,  &sl_bench_stall,       &sl_bench_simulate, &sl_bench_agent,
+    &sl_bench_compare,
+    &sl_bench_equal,
+    &sl_bench_stall,
+    &sl_bench_simulate,
+    &sl_bench_agent,
 #endif
+    NULL,
 };
 
 static void help(FILE *out)
 {
     fputs("usage: sluice-bench COMMAND [options]\n\n", out);
-    for (size_t i = 0; i < SL_COUNTOF(commands); i++)
-        fprintf(out, "  %-11s %s\n", commands[i]->name, commands[i]->help);
-    fputs("\nsluice-bench COMMAND --help lists a command's options.\n"
+    for (const struct sl_bench_command *const *c = commands; *c; c++)
+        fprintf(out, "  %-11s %s\n", (*c)->name, (*c)->help);
+    fputs("\nsluice-bench COMMAND --help lists a command's options; manual prints the manual page, "
+          "completion a script\n"
+          "for bash.\n"
           "exit status: 0 good, 1 a check failed, 2 bad options, 3 the router cannot be reached\n",
           out);
 }
@@ -57,9 +66,17 @@ int main(int argc, char **argv)
         help(stdout);
         return SL_BENCH_OK;
     }
-    for (size_t i = 0; i < SL_COUNTOF(commands); i++)
-        if (strcmp(argv[1], commands[i]->name) == 0)
-            return run(commands[i], argc - 1, argv + 1);
+    if (strcmp(argv[1], "manual") == 0) {
+        sl_bench_manual(commands, stdout);
+        return SL_BENCH_OK;
+    }
+    if (strcmp(argv[1], "completion") == 0) {
+        sl_bench_completion(commands, stdout);
+        return SL_BENCH_OK;
+    }
+    for (const struct sl_bench_command *const *c = commands; *c; c++)
+        if (strcmp(argv[1], (*c)->name) == 0)
+            return run(*c, argc - 1, argv + 1);
     fprintf(stderr, "sluice-bench: there is no command \"%s\"; sluice-bench help lists them\n", argv[1]);
     return SL_BENCH_USAGE;
 }

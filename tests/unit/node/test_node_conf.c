@@ -56,7 +56,6 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
         {"--page-tokens=0", "page_tokens"},
         {"--nonsense=1", "nonsense"},
         {"--routers=", "routers"},
-        {"--kv-memory=100000G", "kv_memory"},
     };
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct sl_node_conf c;
@@ -69,6 +68,17 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
     struct sl_why why;
     assert_int_equal(load(&c, &why, NULL, NULL), SL_ECONFIG);
     assert_non_null(strstr(why.text, "model"));
+    sl_node_conf_fini(&c);
+}
+
+static void more_memory_than_the_machine_has_is_refused_at_start_only(void **state)
+{
+    (void)state;
+    struct sl_node_conf c;
+    struct sl_why why = {{0}};
+    assert_int_equal(load(&c, &why, "--model=/dev/null", "--kv-memory=100000G"), SL_OK);
+    assert_int_equal(sl_node_conf_fits(&c, &why), SL_ECONFIG);
+    assert_non_null(strstr(why.text, "kv_memory"));
     sl_node_conf_fini(&c);
 }
 
@@ -131,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_a_node_of_both_duties),
         cmocka_unit_test(values_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(more_memory_than_the_machine_has_is_refused_at_start_only),
         cmocka_unit_test(threads_follow_cpus),
         cmocka_unit_test(committed_example_files_load_and_name_only_options_that_exist),
     };

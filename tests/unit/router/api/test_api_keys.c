@@ -22,6 +22,27 @@ static enum sl_err load(const char *text, struct sl_api_keys **k, struct sl_why 
     return err;
 }
 
+static void reload_replaces_the_keys_or_nothing(void **state)
+{
+    (void)state;
+    static const char before[] = "alice:sk-1\nsk-2\n", now[] = "alice:sk-3\n";
+    struct sl_api_keys *k;
+    struct sl_why why = {0};
+    assert_int_equal(load(before, &k, &why), SL_OK);
+    const char *name = sl_api_keys_find(k, "sk-1");
+    char *path = sl_test_temp_file(now, strlen(now));
+    assert_int_equal(sl_api_keys_reload(k, path, &why), SL_OK);
+    assert_null(sl_api_keys_find(k, "sk-1"));
+    assert_string_equal(sl_api_keys_find(k, "sk-3"), "alice");
+    assert_string_equal(name, "alice"); /* of the set before */
+    unlink(path);
+    assert_int_equal(sl_api_keys_reload(k, path, &why), SL_ECONFIG);
+    assert_non_null(strstr(why.text, path));
+    assert_string_equal(sl_api_keys_find(k, "sk-3"), "alice");
+    sl_free(path);
+    sl_api_keys_free(k);
+}
+
 static void keys_are_found_by_value_and_named(void **state)
 {
     struct sl_api_keys *k;
@@ -139,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_found_by_value_and_named),
+        cmocka_unit_test(reload_replaces_the_keys_or_nothing),
         cmocka_unit_test(bad_key_file_is_a_config_error_with_a_sentence),
         cmocka_unit_test(headers_set_the_wishes),
         cmocka_unit_test(header_with_a_wrong_value_is_refused),

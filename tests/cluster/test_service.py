@@ -1,0 +1,165 @@
+"""What a service manager sees: ready and status by notification, a watchdog that a hanging engine does not feed, reload at SIGHUP, --check-config."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+import harness
+from harness import program, wait_for
+
+WATCHDOG_US = 2_000_000
+
+
+class Manager:
+    """The socket that NOTIFY_SOCKET names, and all that came by it."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.socket.setblocking(False)
+        self.heard = []
+
+    def env(self):
+        return {"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": str(WATCHDOG_US)}
+
+    def listen(self):
+        """The lines that came since the last time."""
+        lines = []
+        while True:
+            try:
+                lines += self.socket.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                self.heard += lines
+                return lines
+
+    def wait(self, line):
+        return wait_for(f"the notification {line}", lambda: self.listen() is not None and line in self.heard)
+
+    def close(self):
+        self.socket.close()
+
+
+class Service(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.model = self.path("tiny.gguf")
+        subprocess.run([program("sluice-make-model"), "--preset", "tiny", "--out", self.model], check=True, stdout=subprocess.DEVNULL)
+        self.manager = Manager(self.folder)
+        self.addCleanup(self.manager.close)
+        self.http, self.register = harness.free_port(), harness.free_port()
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as f:
+            f.write(text)
+        return self.path(name)
+
+    def start(self, which, config, env=None):
+        d = harness.Daemon(which, [program(which), "--config", config], self.folder, env=env)
+        self.addCleanup(lambda: d.alive() and (d.kill(), d.wait()))
+        return d
+
+    def router_text(self, **more):
+        options = {"listen": f"127.0.0.1:{self.http}", "model": self.model, "register_url": f"tcp://127.0.0.1:{self.register}",
+                   "admin_url": f"ipc://{self.path('r.sock')}", "served_model_name": "tiny", **more}
+        return "[router]\n" + "".join(f"{k} = {v}\n" for k, v in options.items())
+
+    def node_text(self, **more):
+        options = {"name": "d0", "routers": f"tcp://127.0.0.1:{self.register}", "model": self.model, "kv_memory": "4M", "cache_dir": "none", **more}
+        return "[node]\n" + "".join(f"{k} = {v}\n" for k, v in options.items())
+
+    def ask(self, path, key=None, body=None):
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", json.dumps(body).encode() if body else None, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=harness.LIMIT_S) as r:
+                return r.status
+        except urllib.error.HTTPError as e:
+            return e.code
+
+    def test_an_engine_that_hangs_does_not_feed_the_watchdog(self):
+        self.start("sluice-router", self.write("router.conf", self.router_text()))
+        node = self.start("sluice-decode", self.write("node.conf", self.node_text(fault_wedge_step=1)), self.manager.env())
+        self.manager.wait("READY=1")
+        self.assertTrue([x for x in self.manager.heard if x.startswith("STATUS=loading the model, ")], self.manager.heard)
+        self.manager.wait("WATCHDOG=1")
+        wait_for("the router to be ready", lambda: self.ask("/health") == 200)
+        body = {"model": "tiny", "prompt": [17, 18, 19], "max_tokens": 4}
+        client = subprocess.Popen(["curl", "-s", "-o", "/dev/null", "-H", "Content-Type: application/json", "-d", json.dumps(body),
+                                   f"http://127.0.0.1:{self.http}/v1/completions"])
+        self.addCleanup(lambda: (client.kill(), client.wait()))
+        complaints = lambda: node.log().count("the step in flight makes no progress")
+        wait_for("the node to see that it hangs", lambda: complaints() >= 1)
+        self.manager.listen()
+        wait_for("two more looks", lambda: complaints() >= 3)
+        self.assertNotIn("WATCHDOG=1", self.manager.listen())
+
+    def test_the_router_tells_its_state(self):
+        router = self.start("sluice-router", self.write("router.conf", self.router_text()), self.manager.env())
+        self.manager.wait("READY=1")
+        self.manager.wait("WATCHDOG=1")
+        wait_for("a status", lambda: self.manager.listen() is not None and [x for x in self.manager.heard if x.startswith("STATUS=") and len(x) > 10])
+        self.assertEqual(router.stop(), 0)
+        self.manager.wait("STOPPING=1")
+
+    def test_reload_takes_new_keys_and_tells_what_needs_a_restart(self):
+        keys = self.write("keys", "alice:sk-old\n")
+        config = self.write("router.conf", self.router_text(api_key_file=keys))
+        router = self.start("sluice-router", config, self.manager.env())
+        self.manager.wait("READY=1")
+        self.assertEqual((self.ask("/v1/models", "sk-old"), self.ask("/v1/models", "sk-new")), (200, 401))
+        self.write("keys", "# none left\n")
+        router.kill(signal.SIGHUP)
+        wait_for("the refusal", lambda: "the reload changed nothing: " in router.log())
+        self.assertEqual(self.ask("/v1/models", "sk-old"), 200)
+        self.write("keys", "alice:sk-new\n")
+        self.write("router.conf", self.router_text(api_key_file=keys, max_requests=7, log_level="debug"))
+        router.kill(signal.SIGHUP)
+        wait_for("the reload", lambda: "<6>reloaded" in router.log())
+        self.assertEqual((self.ask("/v1/models", "sk-old"), self.ask("/v1/models", "sk-new")), (401, 200))
+        self.assertIn("only a restart changes key=max_requests", router.log())
+        self.assertIn("the reload changed an option key=log_level", router.log())
+        self.manager.wait("RELOADING=1")
+
+    def test_reload_of_a_node(self):
+        self.write("node.conf", self.node_text())
+        node = self.start("sluice-decode", self.path("node.conf"), self.manager.env())
+        self.manager.wait("READY=1")
+        self.write("node.conf", self.node_text(drain_ms="soon"))
+        node.kill(signal.SIGHUP)
+        wait_for("the refusal", lambda: "the reload changed nothing: " in node.log())
+        self.write("node.conf", self.node_text(drain_ms=5, kv_memory="8M"))
+        node.kill(signal.SIGHUP)
+        wait_for("the reload", lambda: "the reload changed an option key=drain_ms" in node.log())
+        wait_for("the warning", lambda: "only a restart changes key=kv_memory" in node.log())
+        self.assertEqual(node.stop(), 0)
+
+    def test_keys_come_as_a_credential(self):
+        os.mkdir(self.path("credentials"))
+        self.write("credentials/sluice.api-keys", "sk-secret\n")
+        config = self.write("router.conf", self.router_text())
+        self.start("sluice-router", config, {**self.manager.env(), "CREDENTIALS_DIRECTORY": self.path("credentials")})
+        self.manager.wait("READY=1")
+        self.assertEqual((self.ask("/v1/models"), self.ask("/v1/models", "sk-secret")), (401, 200))
+
+    def test_check_config_checks_and_ends(self):
+        for which, text in (("sluice-router", self.router_text()), ("sluice-prefill", self.node_text()), ("sluice-decode", self.node_text())):
+            for wrong, status in (("", 0), ("log_levle = info\n", 78)):
+                r = subprocess.run([program(which), "--config", self.write("x.conf", text + wrong), "--check-config"], capture_output=True,
+                                   text=True, timeout=harness.LIMIT_S)
+                self.assertEqual(r.returncode, status, r.stderr)
+                self.assertEqual("the nearest is log_level" in r.stderr, status != 0, r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
