@@ -211,6 +211,11 @@ uint64_t sl_engine_progress(const struct sl_engine *e)
     return sl_device_progress(e->dev);
 }
 
+bool sl_engine_in_flight(const struct sl_engine *e)
+{
+    return e->in_flight;
+}
+
 int sl_engine_fd(const struct sl_engine *e)
 {
     return e->fd;

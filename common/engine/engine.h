@@ -155,6 +155,9 @@ struct sl_engine_event {
 /* Admits, plans and starts a step unless one is in flight. True when one is in flight after the call.
  * Admission events are ready at once for sl_engine_poll(). */
 bool sl_engine_step(struct sl_engine *e, uint64_t now_us);
+/* A step was started and sl_engine_poll() has not collected it. */
+bool sl_engine_in_flight(const struct sl_engine *e);
+/* Readable when a step has ended or events wait; sl_engine_poll() clears it. */
 int sl_engine_fd(const struct sl_engine *e);
 /* Collects a finished step (never blocks) and moves up to max events into out; returns their number. Call
  * until it returns 0. */

@@ -250,14 +250,17 @@ static size_t collect(struct sl_node *n)
     return all;
 }
 
+/* A step may end before the loop sleeps, and then nothing wakes it for the next one: the round ends only with
+ * a step in flight, or with nothing to do. */
 static void end_round(struct sl_node *n)
 {
+    bool started;
     collect(n);
     do {
-        n->step_in_flight = sl_engine_step(n->engine, sl_now_us());
-    } while (collect(n) > 0 && !n->step_in_flight);
-    for (size_t i = 0; i < n->n_routers; i++)
-        sl_node_router_flush(n->routers[i]);
+        started = sl_engine_step(n->engine, sl_now_us());
+        for (size_t i = 0; i < n->n_routers; i++)
+            sl_node_router_flush(n->routers[i]);
+    } while (collect(n) > 0 || (started && !sl_engine_in_flight(n->engine)));
     sl_legs_reap(n, sl_now_ms());
     if (n->after_round)
         n->after_round(n->after_round_arg);

@@ -76,7 +76,6 @@ struct sl_node {
     char *command_url, *transfer_address; /* as others reach them */
     bool draining;
     bool leaving; /* told to stop: draining cannot be taken back */
-    bool step_in_flight;
     struct sl_timer *drain_timer, *blocking_timer;
     struct sl_seq *blocking; /* what sl_engine_blocking() said last; only compared */
     _Atomic int stop;

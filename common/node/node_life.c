@@ -115,7 +115,7 @@ static void on_watchdog(void *arg)
 {
     struct life *f = arg;
     uint64_t now = sl_engine_progress(f->node->engine);
-    if (!f->node->step_in_flight || now != f->progress)
+    if (!sl_engine_in_flight(f->node->engine) || now != f->progress)
         sl_notify("WATCHDOG=1");
     else
         SL_ERROR("the step in flight makes no progress layers=%llu", (unsigned long long)now);

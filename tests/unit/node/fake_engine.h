@@ -15,6 +15,7 @@ struct fake {
     uint32_t hit_tokens; /* of the sequences' views */
     uint32_t have_pages; /* of the transfers' events */
     uint32_t n_open_seqs;
+    uint32_t n_quick_steps; /* steps there is work for; without an event */
 };
 extern struct fake fake;
 

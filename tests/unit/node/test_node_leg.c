@@ -165,6 +165,15 @@ static void events_of_an_ended_leg_are_let_go(void **state)
     assert_int_equal(told("r1", true)->n_done, 1);
 }
 
+static void step_that_ends_before_it_is_looked_at_is_followed_by_the_next(void **state)
+{
+    (void)state;
+    fake.n_quick_steps = 3;
+    fake_round();
+    assert_int_equal(fake.n_quick_steps, 0);
+    assert_false(sl_engine_in_flight(fake.node->engine));
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, fake_open, fake_close)
 int main(void)
 {
@@ -179,6 +188,7 @@ int main(void)
         TEST(cancel_ends_both_duties_of_a_request),
         TEST(cancel_that_finds_a_full_queue_is_tried_again),
         TEST(events_of_an_ended_leg_are_let_go),
+        TEST(step_that_ends_before_it_is_looked_at_is_followed_by_the_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
