@@ -98,6 +98,15 @@ static int column_of(json_t *table, const char *name)
     return -1;
 }
 
+const char *sl_info_cell(json_t *tables, const char *title, size_t row, const char *column)
+{
+    json_t *t = find_table(tables, title);
+    int c = t ? column_of(t, column) : -1;
+    return c < 0 ? NULL
+                 : json_string_value(
+                       json_array_get(json_array_get(json_object_get(t, "rows"), row), (size_t)c));
+}
+
 char *sl_info_fingerprint(const struct sl_router_ref *r, uint32_t min_nodes, double wait_s,
                           struct sl_why *why)
 {

@@ -32,6 +32,9 @@ SL_MUST_CHECK enum sl_err sl_info_tables(const struct sl_router_ref *r, const ch
 /* The cell of a key/value table titled title, or NULL. */
 const char *sl_info_value(json_t *tables, const char *title, const char *key);
 
+/* The cell of a row under a column, or NULL. */
+const char *sl_info_cell(json_t *tables, const char *title, size_t row, const char *column);
+
 /* Nodes, threads and cores in one line: arms may be compared only while it stays the same. Freed with
  * sl_free; NULL + why on error. Waits up to wait_s for at least min_nodes ready nodes. */
 char *sl_info_fingerprint(const struct sl_router_ref *r, uint32_t min_nodes, double wait_s,

@@ -18,7 +18,7 @@
 #include "tests/bench/agents.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/cluster_info.h"
-#include "tests/bench/stats.h"
+#include "tests/bench/job_stats.h"
 #include "tests/bench/workload.h"
 
 #define MAX_ARMS      8
@@ -59,59 +59,14 @@ static const struct sl_conf_opt option_table[] = {
      NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
-/* HANDOVER is of requests that moved pages, by the router's clock: first to second token, less one decode
- * step, less the bytes unsent when the first token came over the measured link rate. */
-enum metric { TTFT, SECOND, TPOT, ITL, GAP_MAX, HANDOVER, N_METRICS };
-static const char *const metric_key[N_METRICS] = {"ttft_ms", "second_token_ms", "tpot_ms",
-                                                  "itl_ms",  "gap_max_ms",      "handover_ms"};
-static const char *const metric_name[N_METRICS] = {"TTFT", "2nd token",   "TPOT",
-                                                   "ITL",  "longest gap", "handover"};
-static const double percentiles[] = {50, 90, 99, 100};
-static const char *const percentile_key[] = {"p50", "p90", "p99", "max"};
-
 struct arm {
     char mode[32];
     bool cached;
-    struct sl_samples metric[N_METRICS];
-    uint64_t tokens, errors, requests, cached_tokens;
-    double busy_s; /* first intended arrival to last token, summed over rounds */
-    char first_error[256];
+    struct sl_job_stats stats;
     int32_t **ids; /* per request of the first round: token ids, for the comparison with the first arm */
     uint64_t **digest;
     size_t *n_ids;
 };
-
-static void measure(struct arm *a, struct sl_job *jobs, size_t n)
-{
-    double end = 0;
-    for (size_t i = 0; i < n; i++) {
-        struct sl_job *j = &jobs[i];
-        a->requests++;
-        if (!sl_job_ok(j) || j->n_tokens == 0) {
-            if (a->errors++ == 0)
-                snprintf(a->first_error, sizeof a->first_error, "%s",
-                         j->error[0] ? j->error : "an answer without tokens");
-            continue;
-        }
-        const double *t = j->token_s;
-        size_t m = j->n_tokens;
-        double longest = 0;
-        a->tokens += m;
-        a->cached_tokens += j->cached_tokens;
-        end = fmax(end, t[m - 1]);
-        sl_samples_add(&a->metric[TTFT], (t[0] - j->at_s) * 1e3);
-        if (m < 2)
-            continue;
-        sl_samples_add(&a->metric[SECOND], (t[1] - j->at_s) * 1e3);
-        sl_samples_add(&a->metric[TPOT], (t[m - 1] - t[0]) * 1e3 / (double)(m - 1));
-        for (size_t k = 1; k < m; k++) {
-            sl_samples_add(&a->metric[ITL], (t[k] - t[k - 1]) * 1e3);
-            longest = fmax(longest, t[k] - t[k - 1]);
-        }
-        sl_samples_add(&a->metric[GAP_MAX], longest * 1e3);
-    }
-    a->busy_s += end - jobs[0].at_s;
-}
 
 /* Reads the decision record of each request that moved pages. */
 static void measure_handover(const struct sl_router_ref *router, struct arm *a, const struct sl_job *jobs,
@@ -127,7 +82,7 @@ static void measure_handover(const struct sl_router_ref *router, struct arm *a, 
             const char *pages = sl_info_value(record, "record", "pages_received");
             const char *ms = sl_info_value(record, "record", "handover_ms");
             if (pages && strtoul(pages, NULL, 10) > 0 && ms && *ms != '-')
-                sl_samples_add(&a->metric[HANDOVER], strtod(ms, NULL));
+                sl_samples_add(&a->stats.felt[SL_HANDOVER], strtod(ms, NULL));
             json_decref(record);
         }
         sl_free(op);
@@ -183,54 +138,20 @@ static void plan_round(const struct options *o, uint32_t round, const struct sl_
     }
 }
 
-static void print_table(const struct arm *arms, size_t n)
+static void print_table(struct arm *arms, size_t n)
 {
-    printf("%-18s %-12s %9s %9s %9s %9s\n", "arm", "ms", "P50", "P90", "P99", "max");
-    for (size_t a = 0; a < n; a++) {
-        if (arms[a].requests == 0) /* an agent was lost before its turn */
-            continue;
-        for (size_t k = 0; k < N_METRICS; k++) {
-            struct sl_samples *s = (struct sl_samples *)&arms[a].metric[k];
-            if (s->n == 0)
-                continue;
-            printf("%-18s %-12s", k == 0 ? arms[a].mode : "", metric_name[k]);
-            for (size_t q = 0; q < SL_COUNTOF(percentiles); q++)
-                printf(" %9.1f", sl_samples_percentile(s, percentiles[q]));
-            printf("\n");
-        }
-        printf("%-18s %.1f tokens/s, %" PRIu64 " requests, %" PRIu64 " errors, %" PRIu64
-               " prompt tokens from cache\n",
-               "", (double)arms[a].tokens / arms[a].busy_s, arms[a].requests, arms[a].errors,
-               arms[a].cached_tokens);
-        if (arms[a].errors)
-            printf("%-18s first error: %s\n", "", arms[a].first_error);
-    }
-}
-
-static json_t *number(double v)
-{
-    return isnan(v) ? json_null() : json_real(v);
+    sl_job_stats_print_head();
+    for (size_t a = 0; a < n; a++)
+        if (arms[a].stats.requests) /* else an agent was lost before its turn */
+            sl_job_stats_print(&arms[a].stats, arms[a].mode);
 }
 
 static json_t *report(const struct options *o, struct arm *arms, size_t n, const char *model,
                       uint64_t differences, const char *nodes)
 {
     json_t *modes = json_object();
-    for (size_t a = 0; a < n; a++) {
-        json_t *m = json_object();
-        for (size_t k = 0; k < N_METRICS; k++) {
-            json_t *p = json_object();
-            for (size_t q = 0; q < SL_COUNTOF(percentiles); q++)
-                json_object_set_new(p, percentile_key[q],
-                                    number(sl_samples_percentile(&arms[a].metric[k], percentiles[q])));
-            json_object_set_new(m, metric_key[k], p);
-        }
-        json_object_set_new(m, "tokens_per_s", number((double)arms[a].tokens / arms[a].busy_s));
-        json_object_set_new(m, "requests", json_integer((json_int_t)arms[a].requests));
-        json_object_set_new(m, "errors", json_integer((json_int_t)arms[a].errors));
-        json_object_set_new(m, "cached_tokens", json_integer((json_int_t)arms[a].cached_tokens));
-        json_object_set_new(modes, arms[a].mode, m);
-    }
+    for (size_t a = 0; a < n; a++)
+        json_object_set_new(modes, arms[a].mode, sl_job_stats_report(&arms[a].stats));
     return json_pack("{s:s, s:o, s:I, s:s, s:{s:f, s:i, s:i, s:s, s:s, s:I, s:f}}", "model", model, "modes",
                      modes, "differences", (json_int_t)differences, "nodes", nodes, "load", "rate", o->rate,
                      "requests", (int)o->requests, "rounds", (int)o->rounds, "prompt_tokens",
@@ -305,7 +226,7 @@ static int run(const void *options, struct sl_why *why)
             plan_round(o, arms[a].cached ? 0 : round, &model, prompt, output, mode, salt, jobs);
             snprintf(label, sizeof label, "round %u of %u, %s", round + 1, o->rounds, arms[a].mode);
             enum sl_err e = sl_agents_run(agents, jobs, o->requests, o->timeout_s, label, why);
-            measure(&arms[a], jobs, o->requests);
+            sl_job_stats_add(&arms[a].stats, jobs, o->requests);
             measure_handover(&router, &arms[a], jobs, o->requests);
             if (!arms[a].cached || round == 0)
                 differences += compare_answers(arms, a, jobs, o->requests);
@@ -327,7 +248,7 @@ tell:
     printf("answers that differ between arms (tokens or logit digests): %" PRIu64 "\n", differences);
     bool bad = differences > 0;
     for (size_t a = 0; a < n_arms; a++)
-        bad |= arms[a].errors > 0;
+        bad |= arms[a].stats.errors > 0;
     if (bad && rc == SL_BENCH_OK)
         rc = SL_BENCH_FAILED;
     if (o->json) {
@@ -343,8 +264,7 @@ tell:
         sl_why_set(why, SL_EDIGEST, "%" PRIu64 " answers differ between the modes", differences);
 done:
     for (size_t a = 0; a < n_arms; a++)
-        for (size_t k = 0; k < N_METRICS; k++)
-            sl_samples_fini(&arms[a].metric[k]);
+        sl_job_stats_fini(&arms[a].stats);
     for (uint32_t i = 0; i < o->requests; i++) {
         sl_free(arms[0].ids[i]);
         sl_free(arms[0].digest[i]);

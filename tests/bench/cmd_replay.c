@@ -1,386 +1,365 @@
-/* tests/bench/cmd_replay.c - the stall bench without a cluster: streams decode, a long prompt arrives, one
- * engine in this process, no router, client or sockets.
+/* tests/bench/cmd_replay.c - a request trace against a real cluster, over its OpenAI API.
  *
- *     sluice-bench replay --model FILE --threads 2 --trace steps.csv
+ * Requests come when the trace says (faster by --speed) and are as long as it says (by --token_scale): a
+ * trace of a GPU fleet fits a small cluster that way, and is then another load than the original, which the
+ * report says. Where the trace names blocks, equal blocks become equal tokens, so that prefix caches have the
+ * hits that the trace had.
  *
- * What is left is the engine's own share of a gap: the plan (how long the step was meant to be), the cost
- * model (how wrong that was) and the machine. Each arm is another chunk setting; arms take turns. With
- * --clock cpu time is the processor time of this process over its threads, so that other work on the machine
- * counts little. */
+ * Before the load some requests of the trace's lengths are sent one at a time: what they feel, straight lines
+ * between them, is what the limits are multiples of. */
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "common/base/clock.h"
-#include "common/base/conf.h"
 #include "common/base/mem.h"
-#include "common/base/philox.h"
-#include "common/base/thread.h"
-#include "common/engine/engine.h"
+#include "common/base/rand.h"
+#include "tests/bench/agents.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/stats.h"
+#include "tests/bench/cluster_info.h"
+#include "tests/bench/job_stats.h"
+#include "tests/bench/trace.h"
+#include "tests/bench/workload.h"
 
-#define PAGE_TOKENS 32u
-#define EVENTS      256
-#define WORST       5 /* steps told at the end */
-
-enum clock_word { CLOCK_WALL, CLOCK_CPU };
-static const char *const clock_words[] = {"wall", "cpu", NULL};
+#define FIRST_TEXT_ID 16   /* control tokens lie below it in the vocabularies served here */
+#define FIRST_AT_S    0.05 /* of the first request: the load is set up by then */
+#define ALONE_OUTPUT  16u  /* tokens of a request that is alone: enough for a median gap */
+#define ALONE_REPEATS 3u
+#define ALONE_MAX     64u
+#define WAIT_S        30.0       /* for the nodes */
+#define STREAM_REST   UINT32_MAX /* of a prompt behind its shared blocks; blocks have stream 0 */
+#define MIX           UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / golden ratio: neighbouring numbers far apart */
 
 struct options {
-    char *model, *backend, *cpus, *cache_dir, *json, *trace;
-    struct sl_conf_list chunks;
-    uint32_t threads, streams, stream_prompt, prompt_tokens, lead_steps, warm_rounds, rounds;
-    double stretch;
-    uint64_t kv_memory;
-    int clock;
+    char *url, *api_key, *trace, *mode, *json;
+    struct sl_conf_list agents;
+    uint32_t requests, max_total, alone, nodes;
+    double speed, rate, token_scale, slo_ttft, slo_gap, temperature, timeout_s;
+    uint64_t seed;
 };
 
-#define AT(member) offsetof(struct options, member)
+#define AT(m) offsetof(struct options, m)
 static const struct sl_conf_opt option_table[] = {
-    {"model", SL_CONF_STRING, AT(model), NULL, "model file", 0, 0, NULL},
-    {"threads", SL_CONF_U32, AT(threads), "1", "compute threads", 1, 1024, NULL},
-    {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs to pin the threads to, as 0-1; none = not pinned", 0, 0,
+    {"url", SL_CONF_STRING, AT(url), "http://127.0.0.1:8000", "the router", 0, 0, NULL},
+    {"api_key", SL_CONF_STRING, AT(api_key), NULL, "bearer key", 0, 0, NULL},
+    {"agents", SL_CONF_LIST, AT(agents), NULL,
+     "HOST:PORT of each sluice-bench agent that sends a part of the load; none = this process sends it", 0, 0,
      NULL},
-    {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or a backend's name", 0, 0, NULL},
-    {"cache_dir", SL_CONF_STRING, AT(cache_dir), NULL,
-     "folder of packed weights and cost model; none = no cache", 0, 0, NULL},
-    {"chunks", SL_CONF_LIST, AT(chunks), "auto,0",
-     "chunk_tokens of the long prompt, one arm each: auto, 0, N", 0, 0, NULL},
-    {"streams", SL_CONF_U32, AT(streams), "7", "sequences that decode", 1, 1000, NULL},
-    {"stream_prompt", SL_CONF_U32, AT(stream_prompt), "64", "their prompts, tokens", 1, 1e6, NULL},
-    {"prompt_tokens", SL_CONF_U32, AT(prompt_tokens), "4096", "the long prompt, tokens", 1, 1e6, NULL},
-    {"lead_steps", SL_CONF_U32, AT(lead_steps), "200", "decode steps before it arrives", 10, 1e6, NULL},
-    {"warm_rounds", SL_CONF_U32, AT(warm_rounds), "1", "rounds that are not counted: the cost model learns",
-     0, 1000, NULL},
-    {"rounds", SL_CONF_U32, AT(rounds), "3", "repetitions; medians are printed", 1, 1000, NULL},
-    {"stretch", SL_CONF_F64, AT(stretch), "0", "chunk_stretch; 0 = the engine's", 0, 100, NULL},
-    {"kv_memory", SL_CONF_BYTES, AT(kv_memory), "1G", "bytes of KV", 1 << 20, 1e15, NULL},
-    {"clock", SL_CONF_ENUM, AT(clock), "wall", "wall, or cpu: processor time of the process / threads", 0, 0,
-     clock_words},
-    {"json", SL_CONF_STRING, AT(json), NULL, "write the result there", 0, 0, NULL},
-    {"trace", SL_CONF_STRING, AT(trace), NULL, "write each step there (CSV)", 0, 0, NULL},
+    {"trace", SL_CONF_STRING, AT(trace), NULL,
+     "trace as published (Azure CSV, Mooncake JSON lines), normalised, or a fitted one (.fit)", 0, 0, NULL},
+    {"mode", SL_CONF_STRING, AT(mode), "hybrid", "X-Sluice-Mode of all requests", 0, 0, NULL},
+    {"requests", SL_CONF_U32, AT(requests), "0", "cut or repeat the trace to that many; 0 = as it is", 0, 1e7,
+     NULL},
+    {"speed", SL_CONF_F64, AT(speed), "1", "arrivals of the trace that much faster", 1e-3, 1e4, NULL},
+    {"rate", SL_CONF_F64, AT(rate), "0", "Poisson arrivals at this rate, requests/s; 0 = the trace's times",
+     0, 1e6, NULL},
+    {"token_scale", SL_CONF_F64, AT(token_scale), "1",
+     "prompts, outputs and shared blocks that much longer than in the trace", 1e-4, 100, NULL},
+    {"max_total", SL_CONF_U32, AT(max_total), "0",
+     "cut longer requests to that many tokens; 0 = to what the model takes", 0, 1e7, NULL},
+    {"alone", SL_CONF_U32, AT(alone), "5",
+     "lengths at which the idle cluster is measured first; 0 = no limits are judged", 0, ALONE_MAX, NULL},
+    {"slo_ttft", SL_CONF_F64, AT(slo_ttft), "5", "TTFT limit, times that of an idle cluster", 0, 1e6, NULL},
+    {"slo_gap", SL_CONF_F64, AT(slo_gap), "3", "longest gap limit, times the TPOT of an idle cluster", 0, 1e6,
+     NULL},
+    {"temperature", SL_CONF_F64, AT(temperature), "0.8", "of the sampling", 0, 2, NULL},
+    {"seed", SL_CONF_U64, AT(seed), "1", "of everything drawn", 0, 0, NULL},
+    {"nodes", SL_CONF_U32, AT(nodes), "1", "wait for that many nodes", 1, 1000, NULL},
+    {"timeout_s", SL_CONF_F64, AT(timeout_s), "3600", "limit of the load, seconds", 1, 1e6, NULL},
+    {"json", SL_CONF_STRING, AT(json), NULL, "write the result there, every request too", 0, 0, NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
-/* One step as a stream feels it: from the end of the step before to its own. */
-struct moment {
-    double gap_ms, predicted_ms, actual_ms;
-    uint32_t prompt_rows, decode_rows, history;
+struct alone {
+    uint32_t n_prompt;
+    double ttft_ms, tpot_ms;
 };
 
-struct trial {
-    struct moment *steps;
-    size_t n, cap, n_before; /* those before the prompt came */
-    double ttft_ms;
-};
-
-struct arm {
-    struct sl_samples before, longest, ratio, ttft, error, meant;
-};
-
-struct bench {
+struct replay {
     const struct options *o;
-    struct sl_engine *e;
-    struct sl_seq **seqs; /* [streams + 1], the long prompt is the last */
-    uint64_t n_drawn;
-    FILE *trace;
+    struct sl_router_ref router;
+    struct sl_model_ref model;
+    struct sl_agents *agents;
+    struct sl_trace trace;
+    struct alone alone[ALONE_MAX]; /* by n_prompt */
+    uint32_t n_alone;
+    struct sl_job *jobs;     /* [trace.n] */
+    double *predicted_ms;    /* [trace.n] TTFT when it was placed; NaN = not known */
+    struct sl_samples error; /* |predicted - real| / real, both by the router's clock */
 };
 
-static uint32_t clock_threads; /* of --clock cpu: the engine asks without an argument */
+/* ---- requests ---- */
 
-static uint64_t cpu_us(void)
+static void fill_block(const struct replay *r, uint64_t id, int32_t *tokens, uint32_t n)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return ((uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000) / clock_threads;
+    struct sl_draw d = {r->o->seed ^ (id + 1) * MIX, 0, 0};
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)sl_draw_range(&d, (struct sl_range){FIRST_TEXT_ID, r->model.n_vocab - 1});
 }
 
-static uint64_t (*clock_of(const struct options *o))(void)
+static void plan(const struct replay *r, const struct sl_trace_request *q, uint64_t number, uint32_t n_output,
+                 const char *mode, const char *salt, struct sl_job *j)
 {
-    clock_threads = o->threads;
-    return o->clock == CLOCK_CPU ? cpu_us : sl_now_us;
+    struct sl_draw rest = {r->o->seed ^ (number + 1) * MIX, STREAM_REST, 0};
+    struct sl_prompt p;
+    uint32_t block = r->trace.block_tokens;
+    sl_prompt_random(&rest, q->n_prompt, FIRST_TEXT_ID, r->model.n_vocab, &p);
+    for (uint32_t i = 0; i < q->n_blocks; i++)
+        fill_block(r, r->trace.blocks[q->first_block + i], p.tokens + (size_t)i * block, block);
+    *j = (struct sl_job){.at_s = FIRST_AT_S + q->at_s};
+    sl_job_completion(j, &p,
+                      &(struct sl_completion_opts){.model = r->model.id,
+                                                   .max_tokens = n_output,
+                                                   .temperature = r->o->temperature,
+                                                   .seed = r->o->seed + number,
+                                                   .cache_salt = salt,
+                                                   .token_ids = true});
+    sl_job_header(j, "X-Sluice-Mode", mode);
+    sl_free(p.tokens);
 }
 
-static int32_t parse_chunk(const char *s)
+/* ---- the idle cluster ---- */
+
+static int by_prompt(const void *a, const void *b)
 {
-    return strcmp(s, "auto") == 0 ? SL_CHUNK_AUTO : (int32_t)strtol(s, NULL, 10);
+    uint32_t x = (*(const struct sl_trace_request *const *)a)->n_prompt,
+             y = (*(const struct sl_trace_request *const *)b)->n_prompt;
+    return (x > y) - (x < y);
 }
 
-static enum sl_err open_seq(struct bench *b, uint32_t i, uint32_t n_tokens, uint32_t max_tokens,
-                            int32_t chunk, struct sl_why *why)
+static enum sl_err measure_one(struct replay *r, const struct sl_trace_request *q, uint32_t number,
+                               struct alone *out, struct sl_why *why)
 {
-    static const struct sl_sampling sampling = {
-        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .ignore_eos = true};
-    uint32_t n_vocab = sl_engine_model(b->e)->n_vocab;
-    int32_t *tokens = sl_xcalloc(n_tokens, sizeof *tokens);
-    for (uint32_t k = 0; k < n_tokens; k++)
-        tokens[k] = (int32_t)(sl_philox_uniform(1, 0, b->n_drawn++) * (float)n_vocab);
-    struct sl_seq_spec spec = {.owner = &b->seqs[i],
-                               .tokens = tokens,
-                               .n_tokens = n_tokens,
-                               .n_prompt = n_tokens,
-                               .max_tokens = max_tokens,
-                               .sampling = &sampling,
-                               .compute_to = n_tokens,
-                               .sample = true,
-                               .decode = true,
-                               .granted = true,
-                               .chunk_tokens = chunk};
-    enum sl_err e = sl_engine_seq_open(b->e, &spec, &b->seqs[i], why);
-    sl_free(tokens);
-    return e;
-}
-
-/* Runs one step to its end. SL_ENOPAGES: nothing can run, the streams do not fit the pool together.
- * *first_token: of the long prompt. */
-static enum sl_err step(struct bench *b, struct trial *t, uint64_t (*now_us)(void), uint64_t *last_us,
-                        bool *first_token, struct sl_why *why)
-{
-    struct sl_engine_stats s0, s1;
-    struct sl_engine_event ev[EVENTS];
-    struct sl_seq_view v;
-    uint32_t history = 0;
-    if (b->seqs[b->o->streams]) {
-        sl_seq_view(b->seqs[b->o->streams], &v);
-        history = v.computed_tokens;
-    }
-    sl_engine_stats(b->e, &s0);
-    *first_token = false;
-    if (!sl_engine_step(b->e, now_us()))
-        return sl_why_set(why, SL_ENOPAGES,
-                          "the streams and the prompt do not fit the KV pool; give more kv_memory");
-    sl_engine_wait(b->e);
-    for (size_t n; (n = sl_engine_poll(b->e, ev, EVENTS)) > 0;)
-        for (size_t i = 0; i < n; i++)
-            *first_token |= ev[i].kind == SL_EV_TOKEN && ev[i].owner == &b->seqs[b->o->streams];
-    sl_engine_stats(b->e, &s1);
-    uint64_t end_us = now_us();
-    if (t->n == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 256;
-        t->steps = sl_xrealloc_array(t->steps, t->cap, sizeof *t->steps);
-    }
-    t->steps[t->n++] = (struct moment){.gap_ms = (double)(end_us - *last_us) / 1e3,
-                                       .predicted_ms = s1.predicted_ms - s0.predicted_ms,
-                                       .actual_ms = s1.actual_ms - s0.actual_ms,
-                                       .prompt_rows = (uint32_t)(s1.prompt_tokens - s0.prompt_tokens),
-                                       .decode_rows = (uint32_t)(s1.decode_tokens - s0.decode_tokens),
-                                       .history = history};
-    *last_us = end_us;
-    return SL_OK;
-}
-
-static void close_all(struct bench *b)
-{
-    for (uint32_t i = 0; i <= b->o->streams; i++) {
-        if (b->seqs[i])
-            sl_engine_seq_close(b->e, b->seqs[i]);
-        b->seqs[i] = NULL;
-    }
-}
-
-static enum sl_err run_trial(struct bench *b, int32_t chunk, struct trial *t, struct sl_why *why)
-{
-    const struct options *o = b->o;
-    uint64_t (*now_us)(void) = clock_of(o);
-    /* every prompt step gives a token at most: no stream ends before the prompt is done */
-    uint32_t enough = o->lead_steps + o->prompt_tokens + o->streams * o->stream_prompt;
-    uint64_t last_us = now_us();
+    struct sl_samples ttft = {0}, tpot = {0};
     enum sl_err e = SL_OK;
-    for (uint32_t i = 0; i < o->streams && !e; i++)
-        e = open_seq(b, i, o->stream_prompt, enough, SL_CHUNK_AUTO, why);
-    struct sl_engine_stats s = {0};
-    bool first_token = false;
-    while (!e && s.decode_rows < o->streams) {
-        e = step(b, t, now_us, &last_us, &first_token, why);
-        sl_engine_stats(b->e, &s);
-    }
-    t->n = 0;
-    while (!e && t->n < o->lead_steps)
-        e = step(b, t, now_us, &last_us, &first_token, why);
-    t->n_before = t->n;
-    if (!e)
-        e = open_seq(b, o->streams, o->prompt_tokens, 1, chunk, why);
-    uint64_t sent_us = now_us();
-    while (!e && !first_token)
-        e = step(b, t, now_us, &last_us, &first_token, why);
-    t->ttft_ms = (double)(last_us - sent_us) / 1e3;
-    close_all(b);
-    return e;
-}
-
-static double error_of(const struct moment *m)
-{
-    return m->predicted_ms / m->actual_ms - 1;
-}
-
-static void judge(const struct trial *t, struct arm *a)
-{
-    struct sl_samples before = {0}, during = {0}, error = {0}, alone = {0};
-    double meant = 0;
-    for (size_t i = 0; i < t->n; i++) {
-        const struct moment *m = &t->steps[i];
-        sl_samples_add(i < t->n_before ? &before : &during, m->gap_ms);
-        if (i < t->n_before)
-            sl_samples_add(&alone, m->predicted_ms);
-        else
-            sl_samples_add(&error, 100 * fabs(error_of(m)));
-        meant = i < t->n_before ? meant : fmax(meant, m->predicted_ms);
-    }
-    double base = sl_samples_percentile(&before, 50), longest = sl_samples_percentile(&during, 100);
-    sl_samples_add(&a->before, base);
-    sl_samples_add(&a->longest, longest);
-    sl_samples_add(&a->ratio, longest / base);
-    sl_samples_add(&a->ttft, t->ttft_ms);
-    sl_samples_add(&a->error, sl_samples_percentile(&error, 50));
-    sl_samples_add(&a->meant, meant / sl_samples_percentile(&alone, 50));
-    sl_samples_fini(&before);
-    sl_samples_fini(&during);
-    sl_samples_fini(&error);
-    sl_samples_fini(&alone);
-}
-
-static int by_gap(const void *a, const void *b)
-{
-    double x = ((const struct moment *)a)->gap_ms, y = ((const struct moment *)b)->gap_ms;
-    return (x < y) - (x > y);
-}
-
-/* The steps that a gap was longest in, and why: planned long, or longer than planned, or not in the step. */
-static void print_worst(const char *chunk, struct trial *t)
-{
-    size_t n = t->n - t->n_before;
-    qsort(t->steps + t->n_before, n, sizeof *t->steps, by_gap);
-    printf("longest gaps of chunk %s: gap, step, predicted ms; rows\n", chunk);
-    for (size_t i = 0; i < n && i < WORST; i++) {
-        const struct moment *m = &t->steps[t->n_before + i];
-        printf("  %8.2f %8.2f %8.2f   %u prompt rows after %u, %u decode rows\n", m->gap_ms, m->actual_ms,
-               m->predicted_ms, m->prompt_rows, m->history, m->decode_rows);
-    }
-}
-
-static void write_trace(struct bench *b, const char *chunk, uint32_t round, const struct trial *t)
-{
-    for (size_t i = 0; b->trace && i < t->n; i++) {
-        const struct moment *m = &t->steps[i];
-        fprintf(b->trace, "%s,%u,%d,%u,%u,%u,%.3f,%.3f,%.3f\n", chunk, round, i >= t->n_before,
-                m->prompt_rows, m->history, m->decode_rows, m->predicted_ms, m->actual_ms, m->gap_ms);
-    }
-}
-
-static json_t *report(const struct options *o, struct arm *arms)
-{
-    json_t *doc = json_object();
-    printf("%u-token prompt into %u decoding streams, medians of %u, %s clock\n", o->prompt_tokens,
-           o->streams, o->rounds, clock_words[o->clock]);
-    printf("%-8s %14s %12s %8s %14s %10s %10s\n", "chunk", "gap before ms", "longest ms", "ratio",
-           "ratio planned", "error %", "TTFT ms");
-    for (size_t a = 0; a < o->chunks.n; a++) {
-        double v[] = {sl_samples_percentile(&arms[a].before, 50), sl_samples_percentile(&arms[a].longest, 50),
-                      sl_samples_percentile(&arms[a].ratio, 50),  sl_samples_percentile(&arms[a].meant, 50),
-                      sl_samples_percentile(&arms[a].error, 50),  sl_samples_percentile(&arms[a].ttft, 50)};
-        printf("%-8s %14.2f %12.2f %8.2f %14.2f %10.1f %10.0f\n", o->chunks.items[a], v[0], v[1], v[2], v[3],
-               v[4], v[5]);
-        json_object_set_new(doc, o->chunks.items[a],
-                            json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "gap_before_ms", v[0], "longest_gap_ms",
-                                      v[1], "ratio", v[2], "ratio_planned", v[3], "error_median_percent",
-                                      v[4], "ttft_ms", v[5]));
-    }
-    return doc;
-}
-
-static enum sl_err run_all(struct bench *b, struct arm *arms, struct sl_why *why)
-{
-    const struct options *o = b->o;
-    enum sl_err e = SL_OK;
-    for (uint32_t round = 0; round < o->warm_rounds + o->rounds && !e; round++)
-        for (size_t a = 0; a < o->chunks.n && !e; a++) {
-            struct trial t = {0};
-            e = run_trial(b, parse_chunk(o->chunks.items[a]), &t, why);
-            if (!e && round >= o->warm_rounds) {
-                judge(&t, &arms[a]);
-                write_trace(b, o->chunks.items[a], round, &t);
-                if (round + 1 == o->warm_rounds + o->rounds)
-                    print_worst(o->chunks.items[a], &t);
-            }
-            sl_free(t.steps);
+    for (uint32_t k = 0; k < ALONE_REPEATS && !e; k++) {
+        struct sl_trace_request alone = *q;
+        struct sl_job j;
+        char salt[32];
+        snprintf(salt, sizeof salt, "%" PRIx64, sl_random_u64()); /* no cache hits */
+        alone.at_s = 0;
+        plan(r, &alone, number, q->n_output < ALONE_OUTPUT ? q->n_output + 1 : ALONE_OUTPUT, "colocated",
+             salt, &j);
+        e = sl_client_run(r->o->url, r->o->api_key, &j, 1, r->o->timeout_s, NULL);
+        if (e || !sl_job_ok(&j) || j.n_tokens < 2)
+            e = sl_why_set(why, SL_EPEER, "a request to the idle cluster failed: %.200s",
+                           j.error[0] ? j.error : "no tokens came");
+        else {
+            sl_samples_add(&ttft, (j.token_s[0] - j.at_s) * 1e3);
+            sl_samples_add(&tpot, sl_job_tpot_ms(&j));
         }
+        sl_job_fini(&j);
+    }
+    *out = (struct alone){q->n_prompt, sl_samples_percentile(&ttft, 50), sl_samples_percentile(&tpot, 50)};
+    sl_samples_fini(&ttft);
+    sl_samples_fini(&tpot);
     return e;
 }
 
-static enum sl_err engine_open(struct bench *b, struct sl_why *why)
+/* At the middles of n equal parts of the trace's prompts, by length. */
+static enum sl_err measure_alone(struct replay *r, struct sl_why *why)
 {
-    const struct options *o = b->o;
-    int *cpus = NULL;
-    size_t n_cpus = 0;
-    if (sl_cpu_list_parse(o->cpus, &cpus, &n_cpus))
-        return sl_why_set(why, SL_ECONFIG, "cpus: \"%s\" is no list of CPUs, as 0-1", o->cpus);
-    struct sl_engine_conf c = {.model_path = o->model,
-                               .backend = o->backend,
-                               .cache_dir = o->cache_dir,
-                               .n_threads = o->threads,
-                               .cpus = cpus,
-                               .n_cpus = n_cpus,
-                               .kv_dtype = SL_BF16,
-                               .page_tokens = PAGE_TOKENS,
-                               .kv_memory_bytes = o->kv_memory,
-                               .max_sequences = o->streams + 1,
-                               .max_batch_tokens = o->prompt_tokens + o->streams,
-                               .chunk_tokens = SL_CHUNK_AUTO,
-                               .chunk_stretch = o->stretch,
-                               .clock_us = clock_of(o)};
-    enum sl_err e = sl_engine_open(&c, &b->e, why);
-    sl_free(cpus);
+    const struct sl_trace_request **sorted = sl_xcalloc(r->trace.n, sizeof *sorted);
+    enum sl_err e = SL_OK;
+    for (size_t i = 0; i < r->trace.n; i++)
+        sorted[i] = &r->trace.requests[i];
+    qsort(sorted, r->trace.n, sizeof *sorted, by_prompt);
+    for (uint32_t i = 0; i < r->o->alone && !e; i++) {
+        const struct sl_trace_request *q = sorted[(2 * i + 1) * r->trace.n / (2 * r->o->alone)];
+        if (r->n_alone && r->alone[r->n_alone - 1].n_prompt == q->n_prompt)
+            continue;
+        e = measure_one(r, q, i, &r->alone[r->n_alone], why);
+        r->n_alone += e == SL_OK;
+    }
+    sl_free(sorted);
     return e;
+}
+
+static double between(double x, double x0, double y0, double x1, double y1)
+{
+    return x1 > x0 ? y0 + (x - x0) * (y1 - y0) / (x1 - x0) : y0;
+}
+
+/* What a prompt of that length feels alone; the first and last line go on beyond the ends, to 0 at most. */
+static struct alone alone_at(const struct replay *r, uint32_t n_prompt)
+{
+    uint32_t i = 1;
+    while (i + 1 < r->n_alone && r->alone[i].n_prompt < n_prompt)
+        i++;
+    if (r->n_alone < 2)
+        return r->alone[0];
+    const struct alone *a = &r->alone[i - 1], *b = &r->alone[i];
+    double ttft = between(n_prompt, a->n_prompt, a->ttft_ms, b->n_prompt, b->ttft_ms);
+    double tpot = between(n_prompt, a->n_prompt, a->tpot_ms, b->n_prompt, b->tpot_ms);
+    return (struct alone){n_prompt, fmax(ttft, 0), fmax(tpot, 0)};
+}
+
+/* ---- after the load ---- */
+
+static void read_record(struct replay *r, size_t i)
+{
+    struct sl_why why;
+    json_t *record;
+    char *op = sl_xasprintf("explain/%s", r->jobs[i].request_id);
+    r->predicted_ms[i] = NAN;
+    if (sl_job_ok(&r->jobs[i]) && r->jobs[i].request_id[0] &&
+        sl_info_tables(&r->router, op, &record, &why) == SL_OK) {
+        const char *predicted = sl_info_cell(record, "placements", 0, "ttft_ms"),
+                   *real = sl_info_value(record, "record", "ttft_ms");
+        if (predicted && real && strtod(real, NULL) > 0) {
+            r->predicted_ms[i] = strtod(predicted, NULL);
+            sl_samples_add(&r->error, fabs(r->predicted_ms[i] / strtod(real, NULL) - 1));
+        }
+        json_decref(record);
+    }
+    sl_free(op);
+}
+
+static bool within_limits(const struct replay *r, size_t i)
+{
+    const struct sl_job *j = &r->jobs[i];
+    struct alone a = alone_at(r, r->trace.requests[i].n_prompt);
+    return sl_job_ok(j) && j->n_tokens && (j->token_s[0] - j->at_s) * 1e3 <= r->o->slo_ttft * a.ttft_ms &&
+           sl_job_gap_max_ms(j) <= r->o->slo_gap * a.tpot_ms;
+}
+
+/* [at_s, prompt, output, ttft_ms, second_ms, tpot_ms, gap_max_ms, predicted_ttft_ms] of each request; null
+ * behind the output where there was no answer. */
+static json_t *report_requests(const struct replay *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->trace.n; i++) {
+        const struct sl_trace_request *q = &r->trace.requests[i];
+        const struct sl_job *j = &r->jobs[i];
+        json_t *row = json_pack("[f, I, I]", q->at_s, (json_int_t)q->n_prompt, (json_int_t)q->n_output);
+        if (sl_job_ok(j) && j->n_tokens) {
+            double second = j->n_tokens > 1 ? (j->token_s[1] - j->at_s) * 1e3 : 0;
+            json_array_append_new(row, json_real((j->token_s[0] - j->at_s) * 1e3));
+            json_array_append_new(row, json_real(second));
+            json_array_append_new(row, json_real(sl_job_tpot_ms(j)));
+            json_array_append_new(row, json_real(sl_job_gap_max_ms(j)));
+            json_array_append_new(row,
+                                  isnan(r->predicted_ms[i]) ? json_null() : json_real(r->predicted_ms[i]));
+        }
+        json_array_append_new(list, row);
+    }
+    return list;
+}
+
+static enum sl_err tell(struct replay *r, struct sl_why *why)
+{
+    const struct options *o = r->o;
+    struct sl_job_stats stats = {0};
+    size_t good = 0;
+    sl_job_stats_add(&stats, r->jobs, r->trace.n);
+    for (size_t i = 0; i < r->trace.n; i++) {
+        read_record(r, i);
+        good += r->n_alone && within_limits(r, i);
+    }
+    double share = (double)good / (double)r->trace.n;
+    double error = sl_samples_percentile(&r->error, 50);
+    json_t *alone = json_array();
+    sl_job_stats_print_head();
+    sl_job_stats_print(&stats, o->mode);
+    for (uint32_t i = 0; i < r->n_alone; i++) {
+        const struct alone *a = &r->alone[i];
+        printf("alone: prompt of %u tokens: TTFT %.1f ms, TPOT %.2f ms\n", a->n_prompt, a->ttft_ms,
+               a->tpot_ms);
+        json_array_append_new(alone, json_pack("[I, f, f]", (json_int_t)a->n_prompt, a->ttft_ms, a->tpot_ms));
+    }
+    if (r->n_alone)
+        printf("%.2f %% of all requests within %g times the idle TTFT and %g times the idle TPOT\n",
+               100 * share, o->slo_ttft, o->slo_gap);
+    if (r->error.n)
+        printf("predicted TTFT off by %.1f %% (median of %zu)\n", 100 * error, r->error.n);
+    if (o->speed != 1 || o->rate > 0 || o->token_scale != 1)
+        printf("not the trace itself: speed %g, rate %g, tokens x %g\n", o->speed, o->rate, o->token_scale);
+    sl_agents_print(r->agents);
+    json_t *doc =
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:o, s:f, s:o, s:o, s:o}", "trace", o->trace,
+                  "model", r->model.id, "mode", o->mode, "speed", o->speed, "rate", o->rate, "token_scale",
+                  o->token_scale, "seed", (json_int_t)o->seed, "slo_ttft", o->slo_ttft, "slo_gap", o->slo_gap,
+                  "alone", alone, "within_slo", share, "felt", sl_job_stats_report(&stats), "agents",
+                  sl_agents_report(r->agents), "requests", report_requests(r));
+    json_object_set_new(doc, "ttft_prediction_error_p50", isnan(error) ? json_null() : json_real(error));
+    enum sl_err e = stats.errors ? sl_why_set(why, SL_EPEER, "%" PRIu64 " requests failed; the first: %.200s",
+                                              stats.errors, stats.first_error)
+                                 : SL_OK;
+    if (o->json && json_dump_file(doc, o->json, JSON_INDENT(1)) != 0)
+        e = sl_why_set(why, SL_EIO, "cannot write %s", o->json);
+    json_decref(doc);
+    sl_job_stats_fini(&stats);
+    return e;
+}
+
+/* ---- the command ---- */
+
+static enum sl_err open_trace(struct replay *r, struct sl_why *why)
+{
+    const struct options *o = r->o;
+    struct sl_trace_conf c = {.path = o->trace,
+                              .speed = o->speed,
+                              .rate = o->rate,
+                              .token_scale = o->token_scale,
+                              .n = o->requests,
+                              .max_total = o->max_total ? o->max_total : r->model.max_model_len,
+                              .seed = o->seed};
+    if (!o->trace)
+        return sl_why_set(why, SL_EINVAL, "no trace; give --trace FILE");
+    return sl_trace_open(&c, &r->trace, why);
+}
+
+static enum sl_err open_cluster(struct replay *r, struct sl_why *why)
+{
+    enum sl_err e = sl_info_model(&r->router, &r->model, why);
+    if (e)
+        return e;
+    if (r->model.n_vocab <= FIRST_TEXT_ID)
+        return sl_why_set(why, SL_EPROTO,
+                          "the router does not say its vocabulary size (meta.n_vocab of /v1/models)");
+    char *nodes = sl_info_fingerprint(&r->router, r->o->nodes, WAIT_S, why);
+    sl_free(nodes);
+    return nodes ? sl_agents_open(&r->o->agents, r->o->url, r->o->api_key, &r->agents, why) : SL_EPEER;
 }
 
 static int run(const void *options, struct sl_why *why)
 {
     const struct options *o = options;
-    if (!o->model) {
-        sl_why_set(why, SL_ECONFIG, "no model; give --model FILE");
-        return SL_BENCH_USAGE;
-    }
-    struct bench b = {.o = o, .seqs = sl_xcalloc(o->streams + 1, sizeof(struct sl_seq *))};
-    struct arm *arms = sl_xcalloc(o->chunks.n, sizeof *arms);
-    int rc = SL_BENCH_USAGE;
-    if (o->trace && !(b.trace = fopen(o->trace, "w")))
-        sl_why_set(why, SL_EIO, "cannot write %s", o->trace);
-    else if (engine_open(&b, why) == SL_OK) {
-        if (b.trace)
-            fputs("chunk,round,during,prompt_rows,history,decode_rows,predicted_ms,actual_ms,gap_ms\n",
-                  b.trace);
-        rc = run_all(&b, arms, why) == SL_OK ? SL_BENCH_OK : SL_BENCH_FAILED;
-    }
-    if (rc == SL_BENCH_OK) {
-        json_t *doc = report(o, arms);
-        if (o->json && json_dump_file(doc, o->json, JSON_INDENT(1)) != 0) {
-            sl_why_set(why, SL_EIO, "cannot write %s", o->json);
-            rc = SL_BENCH_FAILED;
-        }
-        json_decref(doc);
-    }
-    for (size_t a = 0; a < o->chunks.n; a++) {
-        struct sl_samples *all[] = {&arms[a].before, &arms[a].longest, &arms[a].ratio,
-                                    &arms[a].ttft,   &arms[a].error,   &arms[a].meant};
-        for (size_t i = 0; i < SL_COUNTOF(all); i++)
-            sl_samples_fini(all[i]);
-    }
-    if (b.trace)
-        fclose(b.trace);
-    sl_engine_close(b.e);
-    sl_free(b.seqs);
-    sl_free(arms);
+    struct replay r = {.o = o, .router = {o->url, o->api_key}};
+    int rc = SL_BENCH_UNREACHABLE;
+    if (open_cluster(&r, why))
+        goto done;
+    rc = SL_BENCH_USAGE;
+    if (open_trace(&r, why))
+        goto done;
+    rc = SL_BENCH_FAILED;
+    if (measure_alone(&r, why))
+        goto done;
+    r.jobs = sl_xcalloc(r.trace.n, sizeof *r.jobs);
+    r.predicted_ms = sl_xcalloc(r.trace.n, sizeof *r.predicted_ms);
+    char salt[32];
+    snprintf(salt, sizeof salt, "%" PRIx64, sl_random_u64());
+    for (size_t i = 0; i < r.trace.n; i++)
+        plan(&r, &r.trace.requests[i], ALONE_MAX + i, r.trace.requests[i].n_output, o->mode, salt,
+             &r.jobs[i]);
+    enum sl_err lost = sl_agents_run(r.agents, r.jobs, r.trace.n, o->timeout_s, "replay", why);
+    if (tell(&r, lost ? NULL : why) == SL_OK && !lost)
+        rc = SL_BENCH_OK;
+done:
+    for (size_t i = 0; i < r.trace.n && r.jobs; i++)
+        sl_job_fini(&r.jobs[i]);
+    sl_free(r.jobs);
+    sl_free(r.predicted_ms);
+    sl_samples_fini(&r.error);
+    sl_trace_close(&r.trace);
+    sl_agents_close(r.agents);
     return rc;
 }
 
 const struct sl_bench_command sl_bench_replay = {
     .name = "replay",
-    .usage = "--model FILE [options]",
-    .help = "a long prompt into decoding streams, in one process: what each step was meant to take",
+    .usage = "--trace FILE [options]",
+    .help = "a request trace against a running cluster, faster or shorter if need be",
     .options = option_table,
     .options_bytes = sizeof(struct options),
     .run = run,

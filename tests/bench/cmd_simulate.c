@@ -27,7 +27,7 @@ struct options {
     char *cluster, *model, *trace, *json;
     struct sl_conf_list arms;
     uint32_t prefill, decode, requests, max_tokens, max_total, seeds;
-    double speed, rate, slo_ttft, slo_gap, cost_error, noise, share, warm_up;
+    double speed, rate, token_scale, slo_ttft, slo_gap, cost_error, noise, share, warm_up;
     uint64_t seed;
     bool capacity, quiet;
 };
@@ -46,6 +46,8 @@ static const struct sl_conf_opt option_table[] = {
      NULL},
     {"rate", SL_CONF_F64, AT(rate), "0", "Poisson arrivals at this rate, requests/s; 0 = the trace's times",
      0, 1e6, NULL},
+    {"token_scale", SL_CONF_F64, AT(token_scale), "1",
+     "prompts, outputs and shared blocks that much longer than in the trace", 1e-4, 100, NULL},
     {"requests", SL_CONF_U32, AT(requests), "0",
      "cut or repeat the trace to that many; 0 = as many as it has", 0, 1e8, NULL},
     {"max_total", SL_CONF_U32, AT(max_total), "0", "cut longer requests to that many tokens; 0 = never", 0,
@@ -138,24 +140,25 @@ static void pool(const struct options *o, struct sim_result *all, struct sim_res
 static enum sl_err run_seed(const struct options *o, const struct sim_cluster *c, const struct arm *a,
                             double speed, uint64_t seed, struct sim_result *out, struct sl_why *why)
 {
-    struct sim_trace trace;
-    struct sim_trace_conf tc = {.path = o->trace,
-                                .speed = speed,
-                                .rate = o->rate * speed / o->speed,
-                                .n = o->requests,
-                                .max_total = o->max_total,
-                                .seed = seed};
+    struct sl_trace trace;
+    struct sl_trace_conf tc = {.path = o->trace,
+                               .speed = speed,
+                               .rate = o->rate * speed / o->speed,
+                               .token_scale = o->token_scale,
+                               .n = o->requests,
+                               .max_total = o->max_total,
+                               .seed = seed};
     struct sim_conf conf = {.mode = a->mode,
                             .cost_error = o->cost_error,
                             .noise = o->noise,
                             .max_tokens = o->max_tokens,
                             .seed = seed,
                             .progress = !o->quiet};
-    enum sl_err e = sim_trace_open(&tc, &trace, why);
+    enum sl_err e = sl_trace_open(&tc, &trace, why);
     if (e)
         return e;
     e = sim_run(c, &trace, &conf, out, why);
-    sim_trace_close(&trace);
+    sl_trace_close(&trace);
     return e;
 }
 

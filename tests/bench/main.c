@@ -9,14 +9,16 @@
 
 static const struct sl_bench_command *const commands[] = {
     &sl_bench_engine,
-    &sl_bench_replay,
+    &sl_bench_steps,
     &sl_bench_speculation,
 #ifdef SL_BENCH_CLUSTER
     &sl_bench_compare,
+    &sl_bench_replay,
     &sl_bench_equal,
     &sl_bench_stall,
-    &sl_bench_simulate,
     &sl_bench_agent,
+    &sl_bench_simulate,
+    &sl_bench_trace,
 #endif
     NULL,
 };

@@ -1,4 +1,4 @@
-"""sluice-bench engine and replay on a tiny random model: every group of figures is there and sane, the picture is XML.
+"""sluice-bench engine and steps on a tiny random model: every group of figures is there and sane, the picture is XML.
 
   test_engine.py SLUICE_BENCH SLUICE_MAKE_MODEL
 """
@@ -45,15 +45,15 @@ def main():
         check("shared pages are told", json.loads(out)["shared_pages"])
         bad = subprocess.run(command(model, batch="1,x"), capture_output=True, text=True)
         check("a bad list is refused", bad.returncode == 2 and "whole numbers" in bad.stderr)
-        replay = [BENCH, "replay", "--model", model, "--streams", "2", "--stream-prompt", "8", "--prompt-tokens", "200", "--lead-steps", "10",
-                  "--rounds", "1", "--warm-rounds", "0", "--chunks", "16,0", "--kv-memory", "4M", "--json", result, "--trace", picture]
-        subprocess.run(replay, check=True)
+        steps = [BENCH, "steps", "--model", model, "--streams", "2", "--stream-prompt", "8", "--prompt-tokens", "200", "--lead-steps", "10",
+                 "--rounds", "1", "--warm-rounds", "0", "--chunks", "16,0", "--kv-memory", "4M", "--json", result, "--csv", picture]
+        subprocess.run(steps, check=True)
         with open(result) as f:
             arms = json.load(f)
         check("both arms", all(arms[a]["longest_gap_ms"] > 0 and arms[a]["ttft_ms"] > 0 for a in ("16", "0")))
         with open(picture) as f:
             rows = [line.split(",") for line in f.read().splitlines()[1:]]
-        check("the trace has the prompt in chunks of 16", sum(int(r[3]) for r in rows if r[0] == "16") == 200)
+        check("the steps have the prompt in chunks of 16", sum(int(r[3]) for r in rows if r[0] == "16") == 200)
 
 
 main()

@@ -15,38 +15,7 @@
 #include "common/sched/cost_presets.h"
 #include "common/sched/step_plan.h"
 #include "router/place/place.h"
-
-/* ---- the trace: sim_trace.c ---- */
-
-struct sim_request {
-    double at_s;
-    uint32_t n_prompt, n_output;
-    uint32_t first_block, n_blocks; /* of trace.blocks: the prompt's blocks in order */
-};
-
-struct sim_trace {
-    struct sim_request *requests; /* by at_s */
-    size_t n;
-    uint64_t *blocks; /* equal number = same content behind the same prefix; NULL = the trace has none */
-    size_t n_blocks;
-    uint32_t block_tokens; /* 0 = none */
-};
-
-struct sim_trace_conf {
-    const char *path;   /* NULL = drawn: lengths log-uniform, Poisson */
-    double speed;       /* arrivals are that much faster than in the file */
-    double rate;        /* Poisson arrivals at this rate instead of the file's times; 0 = the file's */
-    size_t n;           /* requests: the file is cut, or repeated end to end; 0 = as many as it has */
-    uint32_t max_total; /* longer requests are cut to it, prompt first */
-    uint64_t seed;
-};
-
-/* Files: CSV with a header (arrival_us,prompt_tokens,output_tokens[,blocks512] or Azure's
- * TIMESTAMP,ContextTokens,GeneratedTokens or num_prefill_tokens,num_decode_tokens, which needs a rate), or
- * Mooncake's JSON lines. SL_EIO, SL_EPARSE (file and line), SL_EINVAL. */
-SL_MUST_CHECK enum sl_err sim_trace_open(const struct sim_trace_conf *c, struct sim_trace *out,
-                                         struct sl_why *why);
-void sim_trace_close(struct sim_trace *t);
+#include "tests/bench/trace.h"
 
 /* ---- the machines: sim_cluster.c ---- */
 
@@ -109,7 +78,7 @@ struct sim_result {
     double wall_s;
 };
 
-SL_MUST_CHECK enum sl_err sim_run(const struct sim_cluster *cluster, const struct sim_trace *trace,
+SL_MUST_CHECK enum sl_err sim_run(const struct sim_cluster *cluster, const struct sl_trace *trace,
                                   const struct sim_conf *conf, struct sim_result *out, struct sl_why *why);
 void sim_result_fini(struct sim_result *r);
 

@@ -36,7 +36,7 @@ struct sim_job {
 
 struct run {
     const struct sim_cluster *cluster;
-    const struct sim_trace *trace;
+    const struct sl_trace *trace;
     const struct sim_conf *conf;
     struct sim_result *out;
     uint32_t page_tokens;
@@ -234,7 +234,7 @@ static void record(struct sim_job *j)
 {
     struct run *r = j->run;
     struct sim_outcome *o = &r->out->outcomes[j->index];
-    const struct sim_request *q = &r->trace->requests[j->index];
+    const struct sl_trace_request *q = &r->trace->requests[j->index];
     const struct sim_group *g = j->d.node->group;
     double left = q->n_prompt, alone = 0;
     while (left > 0) {
@@ -348,7 +348,7 @@ static void charge(struct sl_node *n, struct sl_charge *c, struct sl_node_ledger
 
 static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_candidate *best, double now_s)
 {
-    const struct sim_request *q = &r->trace->requests[j->index];
+    const struct sl_trace_request *q = &r->trace->requests[j->index];
     const struct sl_place_node *views = r->view->nodes;
     const uint64_t *blocks = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL;
     uint32_t n_blocks = blocks ? q->n_blocks : 0, n = q->n_prompt, d = (uint32_t)best->d;
@@ -387,7 +387,7 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
 
 static void arrive(struct run *r, size_t i, double now_s)
 {
-    const struct sim_request *q = &r->trace->requests[i];
+    const struct sl_trace_request *q = &r->trace->requests[i];
     if (i + 1 < r->trace->n)
         sim_events_add(&r->events, r->trace->requests[i + 1].at_s, SIM_ARRIVAL, (void *)(uintptr_t)(i + 1),
                        0);
@@ -531,7 +531,7 @@ static void free_rest(struct run *r)
     }
 }
 
-enum sl_err sim_run(const struct sim_cluster *cluster, const struct sim_trace *trace,
+enum sl_err sim_run(const struct sim_cluster *cluster, const struct sl_trace *trace,
                     const struct sim_conf *conf, struct sim_result *out, struct sl_why *why)
 {
     uint64_t began = sl_now_ns();

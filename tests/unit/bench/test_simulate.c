@@ -13,14 +13,14 @@
 #include "tests/bench/simulate/sim.h"
 #include "tests/support/support.h"
 
-static struct sim_trace trace_of(const char *text, const struct sim_trace_conf *conf)
+static struct sl_trace trace_of(const char *text, const struct sl_trace_conf *conf)
 {
-    struct sim_trace t;
-    struct sim_trace_conf c = conf ? *conf : (struct sim_trace_conf){0};
+    struct sl_trace t;
+    struct sl_trace_conf c = conf ? *conf : (struct sl_trace_conf){0};
     struct sl_why why = {{0}};
     char *path = sl_test_temp_file(text, strlen(text));
     c.path = path;
-    enum sl_err e = sim_trace_open(&c, &t, &why);
+    enum sl_err e = sl_trace_open(&c, &t, &why);
     unlink(path);
     sl_free(path);
     if (e)
@@ -37,7 +37,7 @@ static struct sim_cluster cluster_of(uint32_t n_prefill, uint32_t n_decode)
     return c;
 }
 
-static struct sim_result run(const struct sim_cluster *c, const struct sim_trace *t,
+static struct sim_result run(const struct sim_cluster *c, const struct sl_trace *t,
                              const struct sim_conf *conf)
 {
     struct sim_result r;
@@ -57,7 +57,7 @@ static void formats_say_the_same_requests(void **state)
         "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 4, \"hash_ids\": [0, 1, 9]}\n"
         "{\"timestamp\": 2000, \"input_length\": 512, \"output_length\": 3, \"hash_ids\": [0]}\n"};
     for (size_t i = 0; i < SL_COUNTOF(texts); i++) {
-        struct sim_trace t = trace_of(texts[i], NULL);
+        struct sl_trace t = trace_of(texts[i], NULL);
         assert_int_equal(t.n, 2);
         assert_true(fabs(t.requests[1].at_s - 2) < 1e-6);
         assert_int_equal(t.requests[0].n_prompt, 1100);
@@ -68,21 +68,81 @@ static void formats_say_the_same_requests(void **state)
             assert_int_equal(t.requests[1].n_blocks, 1);
             assert_int_equal(t.blocks[t.requests[1].first_block], 0);
         }
-        sim_trace_close(&t);
+        sl_trace_close(&t);
+    }
+}
+
+static void scaled_trace_keeps_its_shape(void **state)
+{
+    (void)state;
+    struct sl_trace t =
+        trace_of("arrival_us,prompt_tokens,output_tokens,blocks512\n0,1100,40,0-1 9\n1000000,3,1,5\n",
+                 &(struct sl_trace_conf){.token_scale = 1.0 / 16});
+    assert_int_equal(t.block_tokens, 32);
+    assert_int_equal(t.requests[0].n_prompt, 69);
+    assert_int_equal(t.requests[0].n_output, 3); /* 2.5, rounded */
+    assert_int_equal(t.requests[0].n_blocks, 2);
+    assert_int_equal(t.requests[1].n_prompt, 1); /* never nothing */
+    assert_int_equal(t.requests[1].n_blocks, 0);
+    sl_trace_close(&t);
+}
+
+/* A model in which all is certain: 10 requests in every 10 s, each twice as long as its followers' share. */
+static const char fitted[] =
+    "[trace]\nrequests = 200\n[arrivals]\nwindow_s = 10\nmemory = 0\ngap_shape = 1\n"
+    "counts = 10 10 10 10 10 10 10 10 10 10 10 10 10 10 10 10 10\n[lengths]\n"
+    "prompt = 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100\n"
+    "output = 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7\ncorrelation = 0\n[prefix]\nblock_tokens = 10\ncommon = 2\n"
+    "reuse = 1\nreuse_correlation = 0\ndepth_correlation = 0\n"
+    "depth = .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5 .5\n"
+    "age = 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n";
+
+static void fitted_trace_has_what_its_model_says(void **state)
+{
+    (void)state;
+    struct sl_trace t = trace_of(fitted, &(struct sl_trace_conf){.seed = 1});
+    assert_int_equal(t.n, 200);
+    assert_true(t.requests[9].at_s < 10 && t.requests[10].at_s >= 10);
+    for (size_t i = 0; i < t.n; i++) {
+        const struct sl_trace_request *q = &t.requests[i];
+        assert_int_equal(q->n_prompt, 100);
+        assert_int_equal(q->n_output, 7);
+        assert_int_equal(q->n_blocks, 10);
+        for (uint32_t k = 0; k < 5 && i > 0; k++) /* half of them are those of the request before */
+            assert_int_equal(t.blocks[q->first_block + k], t.blocks[t.requests[i - 1].first_block + k]);
+        if (i > 0)
+            assert_int_not_equal(t.blocks[q->first_block + 5], t.blocks[t.requests[i - 1].first_block + 5]);
+    }
+    sl_trace_close(&t);
+}
+
+static void fitted_trace_with_half_a_model_is_refused(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"[trace]\nrequests = 5\n", "[trace]\nrequests = many\n",
+                                        "[trace]\nlength = 5\n", "[trace]\n[arrivals]\ncounts = 3 2 1\n"};
+    for (size_t i = 0; i < SL_COUNTOF(texts); i++) {
+        struct sl_trace t;
+        struct sl_why why = {{0}};
+        char *path = sl_test_temp_file(texts[i], strlen(texts[i]));
+        assert_int_equal(sl_trace_open(&(struct sl_trace_conf){.path = path}, &t, &why), SL_ECONFIG);
+        assert_non_null(strstr(why.text, path));
+        unlink(path);
+        sl_free(path);
     }
 }
 
 static void repeated_trace_shares_nothing_with_itself(void **state)
 {
     (void)state;
-    struct sim_trace t =
+    struct sl_trace t =
         trace_of("arrival_us,prompt_tokens,output_tokens,blocks512\n0,512,1,7\n1000000,512,1,7\n",
-                 &(struct sim_trace_conf){.n = 5, .speed = 2});
+                 &(struct sl_trace_conf){.n = 5, .speed = 2});
     assert_int_equal(t.n, 5);
     assert_true(fabs(t.requests[4].at_s - 2) < 1e-9); /* turns of 2 s, twice as fast */
     assert_int_equal(t.blocks[t.requests[1].first_block], 7);
     assert_int_equal(t.blocks[t.requests[2].first_block], 15);
-    sim_trace_close(&t);
+    sl_trace_close(&t);
 }
 
 static void bad_traces_are_refused_by_line(void **state)
@@ -96,10 +156,10 @@ static void bad_traces_are_refused_by_line(void **state)
                 {"num_prefill_tokens,num_decode_tokens\n5,1\n", "rate"},
                 {"{\"timestamp\": 0, \"input_length\": 5, \"hash_ids\": [0]}\n", ":1:"}};
     for (size_t i = 0; i < SL_COUNTOF(rows); i++) {
-        struct sim_trace t;
+        struct sl_trace t;
         struct sl_why why = {{0}};
         char *path = sl_test_temp_file(rows[i].text, strlen(rows[i].text));
-        assert_int_not_equal(sim_trace_open(&(struct sim_trace_conf){.path = path}, &t, &why), SL_OK);
+        assert_int_not_equal(sl_trace_open(&(struct sl_trace_conf){.path = path}, &t, &why), SL_OK);
         if (!strstr(why.text, rows[i].says))
             fail_msg("'%s' does not say '%s'", why.text, rows[i].says);
         unlink(path);
@@ -145,7 +205,7 @@ static void request_alone_takes_what_the_cost_model_says(void **state)
 {
     (void)state;
     struct sim_cluster c = cluster_of(0, 1);
-    struct sim_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,1000,4\n", NULL);
+    struct sl_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,1000,4\n", NULL);
     struct sim_result r = run(&c, &t, &(struct sim_conf){.mode = SL_PLACE_COLOCATED, .max_tokens = 64});
     const struct sim_outcome *o = &r.outcomes[0];
     assert_true(o->done);
@@ -156,7 +216,7 @@ static void request_alone_takes_what_the_cost_model_says(void **state)
     assert_int_equal(r.tokens, 4);
     assert_int_equal(r.steps, 4);
     sim_result_fini(&r);
-    sim_trace_close(&t);
+    sl_trace_close(&t);
 }
 
 /* P's step, the pages over the link, D's step. */
@@ -165,7 +225,7 @@ static void pd_second_token_waits_for_the_last_pages(void **state)
     (void)state;
     struct sim_cluster c = cluster_of(1, 1);
     c.link_bytes_per_s = 1e9;
-    struct sim_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,800,3\n", NULL);
+    struct sl_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,800,3\n", NULL);
     struct sim_result r = run(&c, &t, &(struct sim_conf){.mode = SL_PLACE_PD, .max_tokens = 64});
     const struct sim_outcome *o = &r.outcomes[0];
     assert_int_equal(r.by_mode[SL_PLACE_PD], 1);
@@ -178,20 +238,20 @@ static void pd_second_token_waits_for_the_last_pages(void **state)
     if (fabs(o->second - expected) > 0.01)
         fail_msg("second token after %.3f ms, expected %.3f", (double)o->second, expected);
     sim_result_fini(&r);
-    sim_trace_close(&t);
+    sl_trace_close(&t);
 }
 
 static void prefix_hits_are_not_computed_again(void **state)
 {
     (void)state;
     struct sim_cluster c = cluster_of(0, 1);
-    struct sim_trace t = trace_of(
+    struct sl_trace t = trace_of(
         "arrival_us,prompt_tokens,output_tokens,blocks512\n0,2100,2,1-4\n60000000,2100,2,1-4\n", NULL);
     struct sim_result r = run(&c, &t, &(struct sim_conf){.mode = SL_PLACE_HYBRID, .max_tokens = 64});
     assert_int_equal(r.hit_tokens, 2048);
     assert_true(r.outcomes[1].ttft < r.outcomes[0].ttft / 5);
     sim_result_fini(&r);
-    sim_trace_close(&t);
+    sl_trace_close(&t);
 }
 
 /* Overload of a small pool: preemption, recomputation, every token once, every page back; twice the same. */
@@ -199,11 +259,10 @@ static void crowded_pools_lose_nothing_and_runs_repeat(void **state)
 {
     (void)state;
     static const enum sl_place_mode modes[] = {SL_PLACE_PD, SL_PLACE_COLOCATED, SL_PLACE_HYBRID};
-    struct sim_trace t;
+    struct sl_trace t;
     struct sl_why why = {{0}};
     assert_int_equal(
-        sim_trace_open(&(struct sim_trace_conf){.rate = 30, .n = 400, .seed = 3, .max_total = 4000}, &t,
-                       &why),
+        sl_trace_open(&(struct sl_trace_conf){.rate = 30, .n = 400, .seed = 3, .max_total = 4000}, &t, &why),
         SL_OK);
     uint64_t tokens = 0;
     for (size_t i = 0; i < t.n; i++)
@@ -225,13 +284,16 @@ static void crowded_pools_lose_nothing_and_runs_repeat(void **state)
         sim_result_fini(&b);
     }
     assert_true(preemptions > 0);
-    sim_trace_close(&t);
+    sl_trace_close(&t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_say_the_same_requests),
+        cmocka_unit_test(scaled_trace_keeps_its_shape),
+        cmocka_unit_test(fitted_trace_has_what_its_model_says),
+        cmocka_unit_test(fitted_trace_with_half_a_model_is_refused),
         cmocka_unit_test(repeated_trace_shares_nothing_with_itself),
         cmocka_unit_test(bad_traces_are_refused_by_line),
         cmocka_unit_test(cluster_file_is_read_and_checked),

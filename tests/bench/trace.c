@@ -1,8 +1,8 @@
-/* tests/bench/simulate/sim_trace.c - traces as published, read whole; or drawn.
+/* tests/bench/trace.c - traces as published, read whole; or drawn.
  *
  * A trace that is too short is repeated end to end with block numbers of its own, so that a repetition shares
  * nothing with the one before it. */
-#include "tests/bench/simulate/sim.h"
+#include "tests/bench/trace_build.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -16,18 +16,19 @@
 #include "common/base/philox.h"
 
 #define LINE_MAX_BYTES   (1u << 20) /* a prompt of 128 thousand tokens names 250 blocks */
+#define BLOCKS_COLUMN    ",blocks"  /* and how many tokens a block has */
 #define MOONCAKE_BLOCK   512u       /* tokens of a block in Mooncake's traces */
 #define DRAWN_PROMPT_LOG 5.0        /* prompts of e^5 (148) to e^8 (2981) tokens */
 #define DRAWN_PROMPT_OCT 3.0
 #define DRAWN_OUTPUT_LOG 3.0 /* outputs of e^3 (20) to e^6 (403) tokens */
 #define DRAWN_OUTPUT_OCT 3.0
 
-enum format { FORMAT_NORM, FORMAT_AZURE, FORMAT_LENGTHS, FORMAT_MOONCAKE };
+enum format { FORMAT_NORM, FORMAT_AZURE, FORMAT_LENGTHS, FORMAT_MOONCAKE, FORMAT_FITTED };
 
 struct reader {
-    const struct sim_trace_conf *c;
-    struct sim_trace *t;
-    size_t cap, cap_blocks;
+    const struct sl_trace_conf *c;
+    struct sl_trace *t;
+    struct sl_trace_build build;
     enum format format;
     double first_s; /* Azure: the first time stamp */
     uint64_t line;
@@ -38,29 +39,28 @@ static double draw(uint64_t seed, uint32_t stream, uint64_t i)
     return sl_philox_uniform(seed, stream, i);
 }
 
-static void add(struct reader *r, double at_s, uint64_t n_prompt, uint64_t n_output)
+void sl_trace_add(struct sl_trace_build *b, double at_s, uint64_t n_prompt, uint64_t n_output)
 {
-    struct sim_trace *t = r->t;
-    if (t->n == r->cap) {
-        r->cap = r->cap ? 2 * r->cap : 4096;
-        t->requests = sl_xrealloc_array(t->requests, r->cap, sizeof *t->requests);
+    struct sl_trace *t = b->t;
+    if (t->n == b->cap) {
+        b->cap = b->cap ? 2 * b->cap : 4096;
+        t->requests = sl_xrealloc_array(t->requests, b->cap, sizeof *t->requests);
     }
-    t->requests[t->n++] =
-        (struct sim_request){.at_s = at_s, .n_prompt = (uint32_t)n_prompt, .n_output = (uint32_t)n_output};
+    t->requests[t->n++] = (struct sl_trace_request){
+        .at_s = at_s, .n_prompt = (uint32_t)n_prompt, .n_output = (uint32_t)n_output};
 }
 
-static void add_block(struct reader *r, uint64_t id)
+void sl_trace_add_block(struct sl_trace_build *b, uint64_t id)
 {
-    struct sim_trace *t = r->t;
-    if (t->n_blocks == r->cap_blocks) {
-        r->cap_blocks = r->cap_blocks ? 2 * r->cap_blocks : 65536;
-        t->blocks = sl_xrealloc_array(t->blocks, r->cap_blocks, sizeof *t->blocks);
+    struct sl_trace *t = b->t;
+    if (t->n_blocks == b->cap_blocks) {
+        b->cap_blocks = b->cap_blocks ? 2 * b->cap_blocks : 65536;
+        t->blocks = sl_xrealloc_array(t->blocks, b->cap_blocks, sizeof *t->blocks);
     }
-    struct sim_request *q = &t->requests[t->n - 1];
+    struct sl_trace_request *q = &t->requests[t->n - 1];
     if (q->n_blocks++ == 0)
         q->first_block = (uint32_t)t->n_blocks;
     t->blocks[t->n_blocks++] = id;
-    t->block_tokens = MOONCAKE_BLOCK;
 }
 
 /* "0-13 27 30-31" */
@@ -72,7 +72,7 @@ static bool read_blocks(struct reader *r, char *text)
         if (*end || b < a || b - a > LINE_MAX_BYTES)
             return false;
         for (; a <= b; a++)
-            add_block(r, a);
+            sl_trace_add_block(&r->build, a);
     }
     return true;
 }
@@ -83,7 +83,7 @@ static bool read_norm(struct reader *r, char *line)
     int at = 0;
     if (sscanf(line, "%" SCNu64 ",%" SCNu64 ",%" SCNu64 "%n", &us, &p, &o, &at) != 3)
         return false;
-    add(r, (double)us / 1e6, p, o);
+    sl_trace_add(&r->build, (double)us / 1e6, p, o);
     return line[at] != ',' || !r->t->block_tokens || read_blocks(r, line + at + 1);
 }
 
@@ -100,7 +100,7 @@ static bool read_azure(struct reader *r, char *line)
     double at = (double)timegm(&tm) + second;
     if (r->t->n == 0)
         r->first_s = at;
-    add(r, at - r->first_s, p, o);
+    sl_trace_add(&r->build, at - r->first_s, p, o);
     return true;
 }
 
@@ -109,7 +109,7 @@ static bool read_lengths(struct reader *r, char *line)
     double p, o;
     if (sscanf(line, "%lf,%lf", &p, &o) != 2)
         return false;
-    add(r, 0, (uint64_t)p, (uint64_t)o);
+    sl_trace_add(&r->build, 0, (uint64_t)p, (uint64_t)o);
     return true;
 }
 
@@ -120,14 +120,14 @@ static bool read_mooncake(struct reader *r, char *line)
                *out = strstr(line, "\"output_length\":"), *ids = strstr(line, "\"hash_ids\":");
     if (!ts || !in || !out || !ids || !(ids = strchr(ids, '[')))
         return false;
-    add(r, strtod(strchr(ts, ':') + 1, NULL) / 1e3, strtoull(strchr(in, ':') + 1, NULL, 10),
-        strtoull(strchr(out, ':') + 1, NULL, 10));
+    sl_trace_add(&r->build, strtod(strchr(ts, ':') + 1, NULL) / 1e3, strtoull(strchr(in, ':') + 1, NULL, 10),
+                 strtoull(strchr(out, ':') + 1, NULL, 10));
     for (const char *p = ids + 1; *p && *p != ']';) {
         char *end;
         uint64_t id = strtoull(p, &end, 10);
         if (end == p)
             return false;
-        add_block(r, id);
+        sl_trace_add_block(&r->build, id);
         p = end + strspn(end, ", ");
     }
     return true;
@@ -149,12 +149,16 @@ static bool find_format(struct reader *r, const char *line, bool *is_data)
     } known[] = {{"arrival_us,prompt_tokens,output_tokens", FORMAT_NORM},
                  {"TIMESTAMP,ContextTokens,GeneratedTokens", FORMAT_AZURE},
                  {"num_prefill_tokens,num_decode_tokens", FORMAT_LENGTHS},
+                 {"[trace]", FORMAT_FITTED},
                  {"{", FORMAT_MOONCAKE}};
     for (size_t i = 0; i < SL_COUNTOF(known); i++)
         if (strncmp(line, known[i].begin, strlen(known[i].begin)) == 0) {
             r->format = known[i].format;
             *is_data = r->format == FORMAT_MOONCAKE;
-            r->t->block_tokens = strstr(line, ",blocks512") ? MOONCAKE_BLOCK : 0;
+            const char *blocks = strstr(line, BLOCKS_COLUMN);
+            r->t->block_tokens = *is_data ? MOONCAKE_BLOCK
+                                 : blocks ? (uint32_t)strtoul(blocks + strlen(BLOCKS_COLUMN), NULL, 10)
+                                          : 0;
             return true;
         }
     return false;
@@ -169,8 +173,10 @@ static enum sl_err read_lines(struct reader *r, FILE *f, char *line, struct sl_w
             if (!find_format(r, line, &is_data))
                 return sl_why_set(why, SL_EPARSE,
                                   "%s: the first line is \"%.60s\"; expected a header arrival_us,.. or "
-                                  "TIMESTAMP,.. or num_prefill_tokens,.. or JSON lines",
+                                  "TIMESTAMP,.. or num_prefill_tokens,.. or JSON lines or [trace]",
                                   r->c->path, line);
+            if (r->format == FORMAT_FITTED)
+                return sl_trace_fit_draw(&r->build, r->c->path, r->c->n, r->c->seed, why);
             if (!is_data)
                 continue;
         }
@@ -200,14 +206,15 @@ static enum sl_err read_file(struct reader *r, struct sl_why *why)
 static void draw_all(struct reader *r)
 {
     for (size_t i = 0; i < r->c->n; i++)
-        add(r, 0, (uint64_t)exp(DRAWN_PROMPT_LOG + DRAWN_PROMPT_OCT * draw(r->c->seed, 0, i)),
-            (uint64_t)exp(DRAWN_OUTPUT_LOG + DRAWN_OUTPUT_OCT * draw(r->c->seed, 1, i)));
+        sl_trace_add(&r->build, 0,
+                     (uint64_t)exp(DRAWN_PROMPT_LOG + DRAWN_PROMPT_OCT * draw(r->c->seed, 0, i)),
+                     (uint64_t)exp(DRAWN_OUTPUT_LOG + DRAWN_OUTPUT_OCT * draw(r->c->seed, 1, i)));
 }
 
 /* To n requests: cut, or repeated. */
 static void fit_count(struct reader *r)
 {
-    struct sim_trace *t = r->t;
+    struct sl_trace *t = r->t;
     size_t have = t->n, want = r->c->n ? r->c->n : have;
     if (want <= have) {
         t->n = want;
@@ -218,34 +225,43 @@ static void fit_count(struct reader *r)
     for (size_t i = 0; i < t->n_blocks; i++)
         most = t->blocks[i] > most ? t->blocks[i] : most;
     for (size_t i = have; i < want; i++) {
-        struct sim_request q = t->requests[i % have];
+        struct sl_trace_request q = t->requests[i % have];
         uint64_t turn = i / have;
-        add(r, q.at_s + (double)turn * (span + gap), q.n_prompt, q.n_output);
+        sl_trace_add(&r->build, q.at_s + (double)turn * (span + gap), q.n_prompt, q.n_output);
         for (uint32_t b = 0; b < q.n_blocks; b++)
-            add_block(r, t->blocks[q.first_block + b] + turn * (most + 1));
+            sl_trace_add_block(&r->build, t->blocks[q.first_block + b] + turn * (most + 1));
     }
 }
 
 static int by_time(const void *a, const void *b)
 {
-    double x = ((const struct sim_request *)a)->at_s, y = ((const struct sim_request *)b)->at_s;
+    double x = ((const struct sl_trace_request *)a)->at_s, y = ((const struct sl_trace_request *)b)->at_s;
     return (x > y) - (x < y);
+}
+
+static uint32_t scaled(uint32_t tokens, double scale)
+{
+    double n = round(tokens * scale);
+    return n >= 1 ? (uint32_t)n : 1;
 }
 
 static void fit_requests(struct reader *r)
 {
-    struct sim_trace *t = r->t;
+    struct sl_trace *t = r->t;
     double at = 0, speed = r->c->speed > 0 ? r->c->speed : 1;
+    double scale = r->c->token_scale > 0 ? r->c->token_scale : 1;
+    if (t->block_tokens)
+        t->block_tokens = scaled(t->block_tokens, scale);
     for (size_t i = 0; i < t->n; i++) {
-        struct sim_request *q = &t->requests[i];
+        struct sl_trace_request *q = &t->requests[i];
         if (r->c->rate > 0) {
             at += -log1p(-draw(r->c->seed, 2, i)) / r->c->rate;
             q->at_s = at;
         } else {
             q->at_s /= speed;
         }
-        q->n_output = q->n_output ? q->n_output : 1;
-        q->n_prompt = q->n_prompt ? q->n_prompt : 1;
+        q->n_output = scaled(q->n_output, scale);
+        q->n_prompt = scaled(q->n_prompt, scale);
         if (r->c->max_total) {
             uint32_t room = q->n_output < r->c->max_total ? r->c->max_total - q->n_output : 1;
             q->n_prompt = q->n_prompt < room ? q->n_prompt : room;
@@ -257,16 +273,16 @@ static void fit_requests(struct reader *r)
     qsort(t->requests, t->n, sizeof *t->requests, by_time);
 }
 
-enum sl_err sim_trace_open(const struct sim_trace_conf *c, struct sim_trace *out, struct sl_why *why)
+enum sl_err sl_trace_open(const struct sl_trace_conf *c, struct sl_trace *out, struct sl_why *why)
 {
-    *out = (struct sim_trace){0};
-    struct reader r = {.c = c, .t = out};
+    *out = (struct sl_trace){0};
+    struct reader r = {.c = c, .t = out, .build = {.t = out}};
     if (!c->path && (c->rate <= 0 || c->n == 0))
         return sl_why_set(why, SL_EINVAL, "a drawn load needs a rate and a number of requests");
     if (c->path) {
         enum sl_err e = read_file(&r, why);
         if (e) {
-            sim_trace_close(out);
+            sl_trace_close(out);
             return e;
         }
         fit_count(&r);
@@ -277,9 +293,9 @@ enum sl_err sim_trace_open(const struct sim_trace_conf *c, struct sim_trace *out
     return SL_OK;
 }
 
-void sim_trace_close(struct sim_trace *t)
+void sl_trace_close(struct sl_trace *t)
 {
     sl_free(t->requests);
     sl_free(t->blocks);
-    *t = (struct sim_trace){0};
+    *t = (struct sl_trace){0};
 }

@@ -1,0 +1,59 @@
+"""Trace files as published, against a real cluster: lengths and times are the trace's, shared blocks become cache hits."""
+import json
+import os
+import subprocess
+import unittest
+
+from harness import Cluster, program
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,1396,109
+2023-11-16 18:15:51.2225670,879,55
+"""
+# Two turns of a conversation and a request that shares nothing; blocks are of 512 tokens.
+MOONCAKE = "".join(json.dumps({"timestamp": t, "input_length": n, "output_length": o, "hash_ids": ids}) + "\n" for t, n, o, ids in (
+    (0, 1100, 40, [1, 2, 3]), (3000, 700, 20, [7, 8]), (6000, 2100, 30, [1, 2, 4, 5, 6])))
+
+
+class Replay(unittest.TestCase):
+    def replay(self, c, text, *options):
+        trace, report = os.path.join(c.folder, "trace"), os.path.join(c.folder, "replay.json")
+        with open(trace, "w") as f:
+            f.write(text)
+        r = subprocess.run([program("sluice-bench"), "replay", "--url", c.url, "--trace", trace, "--json", report, *options],
+                           capture_output=True, text=True)
+        if r.returncode:
+            return r, None
+        with open(report) as f:
+            return r, json.load(f)
+
+    def test_azure_lengths_and_times_are_scaled(self):
+        with Cluster() as c:
+            r, doc = self.replay(c, AZURE, "--speed", "4", "--token-scale", "0.125", "--alone", "2")
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            self.assertEqual([row[1:3] for row in doc["requests"]], [[47, 6], [175, 14], [110, 7]])
+            self.assertAlmostEqual(doc["requests"][1][0], (50.9951690 - 46.6805900) / 4, 5)
+            self.assertEqual((doc["felt"]["requests"], doc["felt"]["errors"]), (3, 0))
+            self.assertEqual(len(doc["alone"]), 2)
+            self.assertTrue(all(row[7] is not None for row in doc["requests"]))  # what was predicted when it was placed
+            self.assertIn("not the trace itself: speed 4", r.stdout)
+
+    def test_mooncake_blocks_become_hits(self):
+        with Cluster(prefill=0) as c:
+            # 512 tokens x 1/16 = two pages of 16; 6 seconds are enough for the first turn to be done
+            r, doc = self.replay(c, MOONCAKE, "--token-scale", "0.0625", "--alone", "0", "--mode", "colocated")
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            self.assertEqual(doc["felt"]["errors"], 0)
+            self.assertEqual(doc["felt"]["cached_tokens"], 2 * 32)
+
+    def test_what_is_no_trace_is_refused_in_words(self):
+        with Cluster(prefill=0) as c:
+            for text, words in (("a,b\n1,2\n", "the first line is"), ("TIMESTAMP,ContextTokens,GeneratedTokens\nx,1,2\n", ":2: \"x,1,2\"")):
+                r, _ = self.replay(c, text)
+                self.assertEqual(r.returncode, 2, r.stdout)
+                self.assertIn(words, r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
