@@ -115,3 +115,13 @@ stop_cluster() {
   done
   pids=()
 }
+
+# make_packages BUILD DIR [VERSION]: the Debian packages of a build that is there already; prints their paths.
+make_packages() {
+  local build=$1 dir=$2 version=${3:-}
+  mkdir -p "$dir" && dir=$(cd "$dir" && pwd) && rm -f "$dir"/sluice-*.deb
+  (cd "$build" && cpack -G DEB -B "$dir" ${version:+-D "CPACK_PACKAGE_VERSION=$version"}) >"$dir/cpack.log" 2>&1 ||
+    { tail -n 5 "$dir/cpack.log" >&2; die "cpack could not make the packages; all of it is in $dir/cpack.log"; }
+  rm -rf "$dir/_CPack_Packages"
+  ls "$dir"/sluice-*.deb
+}
