@@ -32,6 +32,7 @@
 #include "common/base/rand.h"
 #include "common/text/vocab.h"
 #include "router/api/api.h"
+#include "router/api/key_weights.h"
 
 #define LAST_BYTES_MS  2000u /* for error frames and answers after the flow has ended */
 #define DRAIN_POLL_MS  50
@@ -42,12 +43,13 @@
 
 struct options {
     char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file;
-    struct sl_conf_list served_model_name, cors_origins, slo_classes;
+    struct sl_conf_list served_model_name, cors_origins, slo_classes, key_weights;
     int mode, slo_miss, log_level;
     bool exact;
     uint32_t max_requests, max_connections, max_waiting, api_threads, receive_timeout_s, idle_timeout_s,
         drain_timeout_s;
-    uint32_t request_timeout_s, heartbeat_ms, node_dead_ms, command_timeout_ms, context_length;
+    uint32_t hold_ms, max_wait_ms, request_timeout_s, heartbeat_ms, node_dead_ms, command_timeout_ms,
+        context_length;
     uint64_t max_body_bytes, max_unread_bytes;
 };
 
@@ -84,6 +86,20 @@ static const struct sl_conf_opt table[] = {
      "the "
      "others, or refuse it with 429",
      0, 0, miss_words},
+    {"hold_ms", SL_CONF_U32, AT(hold_ms), "2000",
+     "milliseconds of work before a request at the best node for it beyond which it waits at the router for "
+     "its "
+     "turn: more urgent classes first, then fairly between API keys; 0 = never",
+     0, 3600000, NULL},
+    {"max_wait_ms", SL_CONF_U32, AT(max_wait_ms), "0",
+     "refuse at once, with 429, what is predicted to wait at the router for longer; 0 = only what would wait "
+     "beyond its deadline",
+     0, 86400000, NULL},
+    {"key_weights", SL_CONF_LIST, AT(key_weights), NULL,
+     "NAME=W: a key of weight 2 gets twice the share of one of weight 1, which all others have, while "
+     "requests "
+     "wait",
+     0, 0, NULL},
     {"exact", SL_CONF_BOOL, AT(exact), "true", "pair only nodes whose arithmetic is bit for bit the same", 0,
      0, NULL},
     {"api_key_file", SL_CONF_STRING, AT(api_key_file), NULL,
@@ -93,7 +109,8 @@ static const struct sl_conf_opt table[] = {
      0, 0, NULL},
     {"cors_origins", SL_CONF_LIST, AT(cors_origins), "*",
      "origins whose web pages may use the API; * = any, none = no page", 0, 0, NULL},
-    {"max_requests", SL_CONF_U32, AT(max_requests), "1024", "generations open at once; more get 429", 1,
+    {"max_requests", SL_CONF_U32, AT(max_requests), "1024",
+     "generations open at once; more get 429; the last eighth is kept for those of a priority below 0", 1,
      1000000, NULL},
     {"max_connections", SL_CONF_U32, AT(max_connections), "4096", "client connections; more get 503", 1,
      1000000, NULL},
@@ -224,6 +241,8 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .model_digest = NULL, /* the nodes agree among themselves; the router reads the vocabulary only */
         .exact = r->o.exact,
         .slo_miss = (enum sl_slo_miss)r->o.slo_miss,
+        .hold_ms = r->o.hold_ms,
+        .max_wait_ms = r->o.max_wait_ms,
         .metrics = r->metrics,
     };
     return sl_flow_open(&conf, flow, why);
@@ -248,6 +267,7 @@ static void open_api(struct router *r, struct sl_flow *flow)
         .max_unread_bytes = r->o.max_unread_bytes,
         .default_deadline_ms = r->o.request_timeout_s * 1000,
         .slo_classes = r->slo_classes,
+        .key_weights = &r->o.key_weights,
         .metrics = r->metrics,
     };
     r->api = sl_api_open(&conf);
@@ -280,6 +300,8 @@ static enum sl_err prepare(struct router *r, struct sl_why *why)
         err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
     if (!err)
         err = sl_slo_classes_parse(&r->o.slo_classes, &r->slo_classes, why);
+    if (!err)
+        err = sl_key_weights_check(&r->o.key_weights, why);
     if (!err && open_model(r, why) != SL_OK)
         err = SL_ECONFIG; /* whatever is wrong with the file, a restart does not help */
     return err;

@@ -30,6 +30,7 @@ struct sl_api_conf {
     uint64_t max_unread_bytes;
     uint32_t default_deadline_ms;
     struct sl_slo_classes slo_classes;
+    const struct sl_conf_list *key_weights; /* borrowed; NULL = all keys are equal */
     struct sl_metrics *metrics;
 };
 

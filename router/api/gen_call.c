@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "router/api/gen_inbox.h"
+#include "router/api/key_weights.h"
 #include "router/api/openai_render.h"
 #include "router/api/sluice_headers.h"
 #include "router/http/http_error.h"
@@ -289,6 +290,7 @@ static bool read_request(struct sl_api *a, struct sl_http_call *c, bool chat, co
     req->deadline_ms = a->conf.default_deadline_ms;
     req->arrived_us = sl_http_arrived_us(c);
     req->key_name = sl_api_key_name(a, c);
+    req->key_weight = a->conf.key_weights ? sl_key_weight(a->conf.key_weights, req->key_name) : 1;
     return sl_headers_read(header_of, c, req, fault) && sl_oai_parse(&a->model, chat, body, req, r, fault) &&
            sl_slo_apply(&a->conf.slo_classes, sl_http_header(c, "X-Sluice-Class"), req, fault) &&
            sl_prompt_make(&prompt, r, fault);

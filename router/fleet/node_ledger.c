@@ -2,7 +2,8 @@
  *
  * Two sums per node: commands not answered, and those answered since the last heartbeat. A heartbeat clears
  * the second: a node counts what it took before it reports. A charge remembers at which heartbeat it moved,
- * so that dropping it later takes it from the sum it is still in, or from none. */
+ * so that dropping it later takes it from the sum it is still in, or from none. Prompts that are not done are
+ * listed besides, each with its priority: node_view.c asks which of them will run before another. */
 #include "router/fleet/node_table.h"
 
 static uint64_t less(uint64_t a, uint64_t b)
@@ -26,9 +27,18 @@ static void take(struct sl_node_ledger *sum, const struct sl_node_ledger *a)
     sum->context_tokens = less(sum->context_tokens, a->context_tokens);
 }
 
-void sl_node_charge(struct sl_node *n, struct sl_charge *c, const struct sl_node_ledger *amount)
+void sl_node_charge(struct sl_node *n, struct sl_charge *c, const struct sl_node_ledger *amount,
+                    int32_t priority, uint64_t now_ms)
 {
-    *c = (struct sl_charge){.state = SL_CHARGE_SENT, .boot_id = n->boot_id, .amount = *amount};
+    *c = (struct sl_charge){.state = SL_CHARGE_SENT,
+                            .boot_id = n->boot_id,
+                            .amount = *amount,
+                            .priority = priority,
+                            .prompt_tokens = amount->prompt_tokens,
+                            .placed_ms = now_ms};
+    sl_list_init(&c->link);
+    if (amount->prompt_tokens)
+        sl_list_add_tail(&n->prompts, &c->link);
     add(&n->sent, amount);
     n->placed++;
 }
@@ -46,6 +56,8 @@ void sl_node_charge_accepted(struct sl_node *n, struct sl_charge *c)
 void sl_node_charge_drop(struct sl_node *n, struct sl_charge *c, bool keep_rows)
 {
     struct sl_node_ledger part = c->amount;
+    if (c->state != SL_CHARGE_NONE)
+        sl_list_remove(&c->link);
     if (keep_rows)
         part.rows = part.pages = 0, part.context_tokens = 0;
     if (n && c->boot_id == n->boot_id) {

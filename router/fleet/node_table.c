@@ -35,8 +35,16 @@ struct sl_node_table *sl_node_table_new(const struct sl_node_conf *conf)
     return t;
 }
 
+/* Their legs outlive the node's life; they find themselves in no list then. */
+static void let_prompts_go(struct sl_node *n)
+{
+    while (!sl_list_empty(&n->prompts))
+        sl_list_remove(n->prompts.next);
+}
+
 static void node_free(struct sl_node *n)
 {
+    let_prompts_go(n);
     sl_prefix_set_fini(&n->prefixes);
     sl_free(n);
 }
@@ -251,6 +259,7 @@ static void reset_life(struct sl_node *n, uint64_t now_ms)
     sl_cost_init_linear(&n->cost, 5, 0.5); /* until it tells: the same for every node, so load decides */
     n->n_peers = 0;
     n->sent = n->accepted = (struct sl_node_ledger){0};
+    let_prompts_go(n);
     n->heartbeats = 0;
     n->registered_ms = n->heard_ms = n->progressed_ms = now_ms;
 }
@@ -299,6 +308,7 @@ enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeIn
             return sl_why_set(why, SL_EAGAIN, "This router serves %d nodes already; node %s is one too many.",
                               SL_PLACE_MAX_NODES, info->name);
         n = sl_xcalloc(1, sizeof *n);
+        sl_list_init(&n->prompts);
         t->nodes[t->n++] = n;
         *joined = SL_NODE_NEW;
     }
@@ -364,6 +374,7 @@ void sl_node_table_mark_dead(struct sl_node *n)
 {
     n->state = SL_NODE_DEAD;
     n->sent = n->accepted = (struct sl_node_ledger){0};
+    let_prompts_go(n);
     n->load = (struct sl_node_load){.total_pages = n->load.total_pages};
     sl_prefix_set_fini(&n->prefixes);
 }

@@ -13,6 +13,7 @@
 #ifndef SLUICE_ROUTER_FLEET_NODE_TABLE_H
 #define SLUICE_ROUTER_FLEET_NODE_TABLE_H
 
+#include "common/base/list.h"
 #include "proto/sluice.pb-c.h"
 #include "router/place/place.h"
 #include "router/place/prefix_index.h"
@@ -70,6 +71,7 @@ struct sl_node {
     uint64_t heartbeats;            /* of this boot */
     struct sl_node_ledger sent;     /* commands not answered yet */
     struct sl_node_ledger accepted; /* answered since the last heartbeat */
+    struct sl_list prompts;         /* charges of this life whose prompts are not done */
     uint64_t placed;                /* legs placed here, for sluicectl */
     uint64_t event_seq;             /* of the last batch of this boot; they count from 1 */
     struct sl_node_link *link;      /* owned by the flow; NULL when dead */
@@ -115,12 +117,17 @@ void sl_node_set_drain(struct sl_node *n, bool on);
 /* The ledger. A leg is charged when its command is sent, moves when the node says yes, and is forgotten at
  * the next heartbeat, which then counts it; so bursts spread although the reports are a second old. */
 enum sl_charge_state { SL_CHARGE_NONE, SL_CHARGE_SENT, SL_CHARGE_ACCEPTED };
-struct sl_charge { /* lives in the leg */
+struct sl_charge { /* lives in the leg, which stays where it is */
     enum sl_charge_state state;
     uint64_t boot_id, heartbeat;
     struct sl_node_ledger amount;
+    struct sl_list link; /* in node->prompts, or unlinked */
+    int32_t priority;
+    uint64_t prompt_tokens, placed_ms;
 };
-void sl_node_charge(struct sl_node *n, struct sl_charge *c, const struct sl_node_ledger *amount);
+/* priority: as the node will be told. */
+void sl_node_charge(struct sl_node *n, struct sl_charge *c, const struct sl_node_ledger *amount,
+                    int32_t priority, uint64_t now_ms);
 void sl_node_charge_accepted(struct sl_node *n, struct sl_charge *c);
 /* The leg ended, or its prompt is done (then keep_rows is true and only the prompt's part goes). n may be
  * NULL. */
@@ -129,14 +136,23 @@ void sl_node_charge_drop(struct sl_node *n, struct sl_charge *c, bool keep_rows)
 /* True when a set of nodes can serve in at least one mode; else why says what is missing. */
 bool sl_node_table_ready(const struct sl_node_table *t, struct sl_why *why);
 
-/* The state for placement: nodes in table order, links between them. chain: hashes of the request's full
- * pages (n may be 0). The arrays are the caller's; names stay the table's. */
+/* Who asks: nodes run the more urgent prompt first and let a short one overtake long ones (slack.h), so what
+ * this router placed before and will run behind it is no queue for it. */
+struct sl_node_asker {
+    int32_t priority;
+    uint32_t n_tokens;     /* of its prompt */
+    const uint64_t *chain; /* hashes of its full pages */
+    uint32_t n_chain;
+};
+
+/* The state for placement: nodes in table order, links between them. who may be NULL: all that is queued
+ * counts. The arrays are the caller's; names stay the table's. */
 struct sl_node_view {
     struct sl_place_node nodes[SL_PLACE_MAX_NODES];
     struct sl_place_link links[SL_PLACE_MAX_LINKS];
     struct sl_place_state state;
 };
-void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const uint64_t *chain,
-                        uint32_t n_chain, struct sl_node_view *out);
+void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const struct sl_node_asker *who,
+                        struct sl_node_view *out);
 
 #endif

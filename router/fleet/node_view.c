@@ -4,23 +4,67 @@
 #include <math.h>
 #include <string.h>
 
+#define CHUNK_ROWS 128u /* prompts are taken to run at the speed of such chunks */
+
+/* Milliseconds of a prompt token beside what decodes there; 0 = not known. */
+static double token_ms(const struct sl_node *n)
+{
+    const struct sl_step_load step = {.prompt_rows = CHUNK_ROWS, .decode_rows = n->load.decode_rows};
+    double ms = sl_cost_predict_ms(&n->cost, &step) / CHUNK_ROWS;
+    return ms > 0 && isfinite(ms) ? ms : 0;
+}
+
 /* Queued prompt tokens as reported, less what the node can have computed since, plus what was placed there
  * since. */
-static double queued_now(const struct sl_node *n, uint64_t now_ms)
+static double queued_now(const struct sl_node *n, uint64_t now_ms, double ms)
 {
     double queued = (double)n->load.queued_prompt_tokens;
-    if (queued > 0) {
-        struct sl_step_load step = {.prompt_rows = 128, .decode_rows = n->load.decode_rows};
-        double ms = sl_cost_predict_ms(&n->cost, &step);
-        if (ms > 0 && isfinite(ms))
-            queued = fmax(0, queued - (double)(now_ms - n->heard_ms) / ms * 128);
-    }
+    if (queued > 0 && ms > 0)
+        queued = fmax(0, queued - (double)(now_ms - n->heard_ms) / ms);
     return queued + (double)(n->sent.prompt_tokens + n->accepted.prompt_tokens);
 }
 
-static void view_node(const struct sl_node *n, uint64_t now_ms, const uint64_t *chain, uint32_t n_chain,
+/* Tokens of c that run before a prompt of own tokens that comes now. By relative slack, which falls by 1/work
+ * while a prompt waits, it overtakes a longer one that has waited for t after t * own / (longer - own). */
+static double before(const struct sl_charge *c, uint64_t now_ms, double ms, double own)
+{
+    double tokens = (double)c->prompt_tokens,
+           waited = now_ms > c->placed_ms ? (double)(now_ms - c->placed_ms) : 0;
+    return tokens > own && ms > 0 ? fmin(tokens, waited / ms * own / (tokens - own)) : tokens;
+}
+
+/* Of queued tokens those that run before a prompt with own tokens to compute. Of what this router placed
+ * there the less urgent prompts run behind it, and of equally urgent ones what it overtakes, unless they wait
+ * to be let in: that is as they came. The part of a prompt that is computed already is taken from both sides
+ * alike. */
+static double ahead(const struct sl_node *n, uint64_t now_ms, double ms, int32_t priority, double own,
+                    double queued)
+{
+    double all = 0, behind = 0;
+    SL_LIST_FOREACH(pos, &n->prompts)
+    {
+        const struct sl_charge *c = SL_CONTAINER_OF(pos, struct sl_charge, link);
+        double tokens = (double)c->prompt_tokens, first = 0;
+        if (c->priority < priority || (c->priority == priority && n->load.waiting))
+            first = tokens;
+        else if (c->priority == priority)
+            first = before(c, now_ms, ms, own);
+        all += tokens;
+        behind += tokens - first;
+    }
+    return all > queued ? queued * (1 - behind / all) : queued - behind;
+}
+
+static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_node_asker *who,
                       struct sl_place_node *out)
 {
+    uint32_t hit = 0;
+    double ms = token_ms(n), queued = queued_now(n, now_ms, ms), first = queued;
+    if (who) {
+        hit = sl_prefix_set_hit(&n->prefixes, who->chain, who->n_chain) * n->model.page_tokens;
+        double own = fmax(1, (double)who->n_tokens - hit);
+        first = ahead(n, now_ms, ms, who->priority, own, queued);
+    }
     uint32_t placed_pages = n->sent.pages + n->accepted.pages;
     *out = (struct sl_place_node){
         .name = n->name,
@@ -32,12 +76,13 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const uint64_t *
         .page_bytes = n->model.page_bytes,
         .free_pages = n->load.free_pages > placed_pages ? n->load.free_pages - placed_pages : 0,
         .total_pages = n->load.total_pages ? n->load.total_pages : n->kv_pages,
-        .queued_prompt_tokens = queued_now(n, now_ms),
+        .queued_prompt_tokens = first,
+        .behind_prompt_tokens = queued - first,
         .waiting = n->load.waiting,
         .decode_rows = n->load.decode_rows + n->sent.rows + n->accepted.rows,
         .decode_context_tokens =
             (double)(n->load.decode_context_tokens + n->sent.context_tokens + n->accepted.context_tokens),
-        .hit_tokens = sl_prefix_set_hit(&n->prefixes, chain, n_chain) * n->model.page_tokens,
+        .hit_tokens = hit,
         .chunk_tokens = n->chunk_tokens,
         .max_batch_tokens = n->max_batch_tokens,
         .cost = &n->cost,
@@ -62,14 +107,14 @@ static const char *link_unusable(const struct sl_node_peer *p)
     return strcmp(p->state, "down") == 0 ? "down" : NULL;
 }
 
-void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const uint64_t *chain,
-                        uint32_t n_chain, struct sl_node_view *out)
+void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const struct sl_node_asker *who,
+                        struct sl_node_view *out)
 {
     uint32_t n_nodes = sl_node_table_len(t), n_links = 0, n_measured = 0;
     double sum_rate = 0;
     for (uint32_t i = 0; i < n_nodes; i++) {
         const struct sl_node *n = sl_node_table_at(t, i);
-        view_node(n, now_ms, chain, n_chain, &out->nodes[i]);
+        view_node(n, now_ms, who, &out->nodes[i]);
         for (uint32_t k = 0; k < n->n_peers && n_links < SL_PLACE_MAX_LINKS; k++) {
             const struct sl_node_peer *p = &n->peers[k];
             if (p->bytes_per_s > 0) {

@@ -25,7 +25,7 @@ static uint32_t left_ms(const struct sl_request *r)
     return left < UINT32_MAX ? (uint32_t)left : UINT32_MAX;
 }
 
-static int32_t priority_of(const struct sl_request *r)
+int32_t sl_flow_priority(const struct sl_request *r)
 {
     int64_t p = (int64_t)r->req->priority + (r->relegated ? RELEGATED_LEVELS : 0);
     return p > INT32_MAX ? INT32_MAX : (int32_t)p;
@@ -93,7 +93,7 @@ enum sl_err sl_flow_send_submit(struct sl_flow *f, struct sl_request *r, uint32_
     m.chunk_tokens = q->chunk;
     m.has_speculation = q->speculation != SL_SPEC_DEFAULT;
     m.speculation = q->speculation;
-    m.priority = priority_of(r);
+    m.priority = sl_flow_priority(r);
     m.has_priority = m.priority != 0;
     m.ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r);
     m.has_ttft_ms = m.ttft_ms > 0;
@@ -131,7 +131,7 @@ enum sl_err sl_flow_send_prefill(struct sl_flow *f, struct sl_request *r, uint32
     m.cache_salt = (char *)q->cache_salt;
     m.has_chunk_tokens = q->chunk != -2;
     m.chunk_tokens = q->chunk;
-    m.priority = priority_of(r);
+    m.priority = sl_flow_priority(r);
     m.has_priority = m.priority != 0;
     m.ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r);
     m.has_ttft_ms = m.ttft_ms > 0;

@@ -1,5 +1,6 @@
 /* router/flow/flow_core.h - what the files of the flow share. Not for others: request_flow.h is the door.
  *
+ *   hold.c           who waits at the router while nodes are full, and who goes next
  *   flow_thread.c    open and close, the loop, queues, membership and health
  *   request_flow.c   the life of a request: its states and every step between them
  *   flow_events.c    tokens, ends and gaps as nodes report them
@@ -20,6 +21,7 @@
 #include "router/flow/recover.h"
 #include "router/flow/request_flow.h"
 #include "router/flow/request_table.h"
+#include "router/place/fair_share.h"
 
 struct sl_flow {
     struct sl_flow_conf conf; /* strings and digest owned */
@@ -43,6 +45,11 @@ struct sl_flow {
     struct sl_node_view *view; /* scratch of placement */
     enum sl_place_mode mode;
     uint64_t next_stats_ms;
+    struct sl_share share;
+    struct sl_held *held;        /* [conf.max_requests] */
+    uint32_t n_waiting;          /* of held */
+    bool room;                   /* a node has less to do than before: see who may go */
+    struct sl_hashmap *accounts; /* key name -> struct sl_account */
 
     /* any thread */
     atomic_uint open_requests; /* submitted and not ended */
@@ -79,6 +86,27 @@ void sl_flow_arm(struct sl_flow *f, struct sl_request *r);
 /* The node has it: it said so, or told of it. Nothing happens when that was known. */
 void sl_flow_leg_accepted(struct sl_flow *f, struct sl_request *r, struct sl_leg *leg);
 void sl_flow_leg_done(struct sl_flow *f, struct sl_leg *leg);
+
+/* The placement of r as things are now, into *choice; f->view holds the state. */
+SL_MUST_CHECK enum sl_err sl_flow_choose(struct sl_flow *f, struct sl_request *r,
+                                         struct sl_place_choice *choice, struct sl_why *why);
+/* Sends r where it was chosen to go; may end r. */
+void sl_flow_go(struct sl_flow *f, struct sl_request *r, const struct sl_place_choice *choice);
+/* As nodes are told it. */
+int32_t sl_flow_priority(const struct sl_request *r);
+
+/* ---- hold.c ---- */
+struct sl_account *sl_flow_account(struct sl_flow *f, const struct sl_gen_req *req);
+/* Whether r, chosen so, has to wait at the router for its turn. */
+bool sl_flow_must_wait(const struct sl_flow *f, const struct sl_request *r,
+                       const struct sl_place_choice *choice);
+/* Holds r back, or refuses it where it would wait longer than it may: then it is gone. */
+void sl_flow_hold(struct sl_flow *f, struct sl_request *r, const struct sl_place_choice *choice);
+/* Something came free: lets go whose turn it is, as many as nodes have room for. */
+void sl_flow_let_go(struct sl_flow *f);
+/* r waits no longer; nothing happens when it did not. */
+void sl_flow_unhold(struct sl_flow *f, struct sl_request *r);
+void sl_flow_free_accounts(struct sl_flow *f);
 
 /* ---- flow_events.c ---- */
 void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b);

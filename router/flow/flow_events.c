@@ -60,6 +60,7 @@ static void see_token(struct sl_flow *f, const Sluice__TokenEvent *ev, const cha
     sl_flow_leg_accepted(f, r, leg); /* if its event overtook its answer */
     struct sl_node *n = sl_flow_leg_node(f, leg);
     sl_node_charge_drop(n, &leg->charge, true); /* a token means that the prompt is done */
+    f->room |= ev->index == r->n_placed;
 
     if (ev->index < r->n_received) {
         r->record->n_duplicates++;

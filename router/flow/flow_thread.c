@@ -27,6 +27,7 @@
 #define TICK_MIN_MS     20
 #define STATS_MS        5000 /* nodes are asked for their counters this often */
 #define STALL_MS        30000 /* no layer computed for this long with work at hand: nothing new is placed there */
+#define URGENT_PART     8u /* of max_requests, for requests that go before the others */
 #define TAG_REGISTER    1
 #define TAG_ADMIN       2
 
@@ -135,6 +136,7 @@ static void on_heartbeat(struct sl_flow *f, struct sl_wire_in *in)
     if (hb->router_boot_id == f->conf.boot_id)
         m.known = sl_node_table_heartbeat(f->nodes, hb, sl_now_ms()) != NULL;
     sl_flow_refresh_ready(f);
+    sl_flow_let_go(f);
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     e.body_case = SLUICE__ENVELOPE__BODY_HEARTBEAT_REPLY;
     e.heartbeat_reply = &m;
@@ -179,6 +181,7 @@ static void on_tick(void *arg)
         running += r->state == SL_REQ_PLACED || r->state == SL_REQ_STREAMING;
         waiting += r->state == SL_REQ_WAITING;
     }
+    sl_flow_let_go(f);
     sl_request_metrics_nodes(f->metrics, f->nodes, running, waiting);
     ask_stats(f);
     sl_flow_refresh_ready(f);
@@ -216,6 +219,8 @@ static void on_events(void *arg, uint32_t events)
             sl_flow_on_batch(f, in->msg->events);
         sl_wire_in_free(in);
     }
+    if (f->room)
+        sl_flow_let_go(f);
 }
 
 static void on_answers(void *arg, uint32_t events)
@@ -250,6 +255,8 @@ static void on_inbox(void *arg, uint32_t events)
         sl_free(item);
     }
     on_canceled(f);
+    if (f->room)
+        sl_flow_let_go(f);
 }
 
 /* ---- the thread ---- */
@@ -306,6 +313,8 @@ static void free_all(struct sl_flow *f)
     sl_request_metrics_free(f->metrics);
     sl_door_free(f->door);
     sl_free(f->view);
+    sl_free(f->held);
+    sl_flow_free_accounts(f);
     pthread_mutex_destroy(&f->ready_lock);
     sl_free(f);
 }
@@ -365,6 +374,8 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
                                                                       : conf->max_requests + SL_DECISIONS);
     f->metrics = sl_request_metrics_new(conf->metrics);
     f->view = sl_xcalloc(1, sizeof *f->view);
+    f->held = sl_xcalloc(conf->max_requests, sizeof *f->held);
+    f->accounts = sl_hashmap_new();
     atomic_init(&f->next_id, 1);
     sl_flow_refresh_ready(f);
 
@@ -409,12 +420,12 @@ enum sl_err sl_flow_submit(struct sl_flow *f, struct sl_gen_req *req, sl_gen_eve
         sl_arena_free(req->arena);
         return err;
     }
-    if (atomic_fetch_add(&f->open_requests, 1) >= f->conf.max_requests) {
+    uint32_t most = f->conf.max_requests - (req->priority < 0 ? 0 : f->conf.max_requests / URGENT_PART);
+    if (atomic_fetch_add(&f->open_requests, 1) >= most) {
         atomic_fetch_sub(&f->open_requests, 1);
         sl_arena_free(req->arena);
         return sl_why_set(why, SL_EAGAIN,
-                          "%u requests are open, which is this router's limit; try again in a moment.",
-                          f->conf.max_requests);
+                          "%u requests are open, which is this router's limit; try again in a moment.", most);
     }
     struct sl_flow_item *item = sl_xcalloc(1, sizeof *item);
     *item = (struct sl_flow_item){.kind = SL_ITEM_SUBMIT, .req = req};

@@ -19,6 +19,7 @@ struct sl_gen_req {
     bool stream, include_usage, echo;
     const char *model;    /* as the client wrote it, for the answer */
     const char *key_name; /* which API key, for logs and fairness; NULL */
+    double key_weight;    /* its share beside other keys' when there is not enough for all; 0 = 1 */
 
     int32_t *tokens; /* the prompt */
     uint32_t n_tokens;

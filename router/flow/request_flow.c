@@ -2,8 +2,12 @@
  *
  *                       sl_flow_begin
  *                             |
- *                           place -------- no place ------> sl_flow_fail
- *                             |                                 ^
+ *       sl_flow_hold ------ place -------- no place ------> sl_flow_fail
+ *             |               |                                 ^
+ *        [ WAITING ]          |                                 |
+ *             |               |                                 |
+ *     sl_flow_let_go -------> |                                 |
+ *                             |                                 |
  *        .------------------> |                                 |
  *        |               [ PLACED ] ------- deadline, ------>   |
  *        |                    |             bad input           |
@@ -73,6 +77,7 @@ void sl_flow_leg_done(struct sl_flow *f, struct sl_leg *leg)
         return;
     sl_node_charge_drop(sl_flow_leg_node(f, leg), &leg->charge, false);
     leg->state = SL_LEG_DONE;
+    f->room = true;
 }
 
 static void cancel_legs(struct sl_flow *f, struct sl_request *r, const char *reason)
@@ -97,6 +102,7 @@ static void note_link(const struct sl_flow *f, struct sl_request *r)
 static void close_request(struct sl_flow *f, struct sl_request *r, const char *finish)
 {
     struct sl_decision *d = r->record;
+    sl_flow_unhold(f, r);
     d->done_us = sl_now_us();
     d->n_generated = r->n_received;
     note_link(f, r);
@@ -116,13 +122,18 @@ void sl_flow_client_left(struct sl_flow *f, struct sl_request *r)
     close_request(f, r, "canceled");
 }
 
-/* What a client that may come again should wait: the queues, and at least a second. */
-static uint32_t retry_after_s(struct sl_flow *f, enum sl_err err)
+/* What a client that may come again should wait: as long as was predicted for it or, where nothing was, for
+ * the nodes' queues; at least a second. */
+static uint32_t retry_after_s(struct sl_flow *f, const struct sl_request *r, enum sl_err err)
 {
     if (sl_err_class(err) != SL_CLASS_LATER && err != SL_EPEER)
         return 0;
-    sl_node_table_view(f->nodes, sl_now_ms(), NULL, 0, f->view);
-    double s = 1 + sl_place_wait_ms(&f->view->state) / 1e3;
+    double ms = r->retry_ms;
+    if (!r->retry_ms) {
+        sl_node_table_view(f->nodes, sl_now_ms(), NULL, f->view);
+        ms = sl_place_wait_ms(&f->view->state);
+    }
+    double s = 1 + ms / 1e3;
     return s < RETRY_AFTER_MAX_S ? (uint32_t)s : RETRY_AFTER_MAX_S;
 }
 
@@ -136,7 +147,7 @@ void sl_flow_fail(struct sl_flow *f, struct sl_request *r, enum sl_err err, cons
                               .err = err,
                               .why = why,
                               .stop_token = -1,
-                              .retry_after_s = retry_after_s(f, err)};
+                              .retry_after_s = retry_after_s(f, r, err)};
     emit(f, r, &ev);
     close_request(f, r, "error");
 }
@@ -276,14 +287,14 @@ static struct sl_place_req placement_request(const struct sl_flow *f, const stru
 }
 
 static void start_leg(struct sl_flow *f, struct sl_leg *leg, const char *name,
-                      const struct sl_node_ledger *amount)
+                      const struct sl_node_ledger *amount, int32_t priority)
 {
     struct sl_node *n = sl_node_table_find(f->nodes, name);
     SL_ASSERT(n != NULL); /* the view was made of this table just now */
     *leg = (struct sl_leg){.state = SL_LEG_SENT, .boot_id = n->boot_id};
     snprintf(leg->node, sizeof leg->node, "%s", n->name);
     snprintf(leg->peer_address, sizeof leg->peer_address, "%s", n->transfer_address);
-    sl_node_charge(n, &leg->charge, amount);
+    sl_node_charge(n, &leg->charge, amount, priority, sl_now_ms());
 }
 
 static uint32_t work(uint32_t from, uint32_t to, uint32_t hit)
@@ -304,13 +315,13 @@ static void start_legs(struct sl_flow *f, struct sl_request *r, const struct sl_
                                   .pages = (n_tokens + d->page_tokens) / d->page_tokens,
                                   .prompt_tokens = s < n_tokens ? work(s, n_tokens, d->hit_tokens) : 0,
                                   .context_tokens = n_tokens};
-    start_leg(f, &r->d, d->name, &at_d);
+    start_leg(f, &r->d, d->name, &at_d, sl_flow_priority(r));
     r->p = (struct sl_leg){.state = SL_LEG_NONE};
     if (choice->best.p >= 0) {
         const struct sl_place_node *p = &nodes[choice->best.p];
         struct sl_node_ledger at_p = {.pages = (s + p->page_tokens - 1) / p->page_tokens,
                                       .prompt_tokens = work(0, s, p->hit_tokens)};
-        start_leg(f, &r->p, p->name, &at_p);
+        start_leg(f, &r->p, p->name, &at_p, sl_flow_priority(r));
     }
 }
 
@@ -333,46 +344,70 @@ static void send_legs(struct sl_flow *f, struct sl_request *r)
 }
 
 /* No placement is predicted to meet the request's wishes. False: it is over. */
-static bool missed(struct sl_flow *f, struct sl_request *r)
+static bool missed(struct sl_flow *f, struct sl_request *r, const struct sl_place_prediction *p)
 {
     r->record->slo_predicted_miss = true;
     if (f->conf.slo_miss == SL_SLO_RELEGATE)
         r->relegated = r->record->relegated = true;
     if (f->conf.slo_miss != SL_SLO_REFUSE)
         return true;
+    r->retry_ms = r->req->ttft_ms && p->ttft_ms > r->req->ttft_ms && p->ttft_ms < UINT32_MAX
+                      ? (uint32_t)p->ttft_ms - r->req->ttft_ms
+                      : 0;
     sl_flow_fail(f, r, SL_EAGAIN,
                  "No node is predicted to give this request the times it wishes; try again later.");
     return false;
 }
 
-static void place(struct sl_flow *f, struct sl_request *r)
+enum sl_err sl_flow_choose(struct sl_flow *f, struct sl_request *r, struct sl_place_choice *choice,
+                           struct sl_why *why)
 {
     make_chain(f, r);
-    sl_node_table_view(f->nodes, sl_now_ms(), r->chain, r->n_chain, f->view);
+    const struct sl_place_req q = placement_request(f, r);
+    const struct sl_node_asker who = {
+        .priority = sl_flow_priority(r), .n_tokens = q.n_tokens, .chain = r->chain, .n_chain = r->n_chain};
+    sl_node_table_view(f->nodes, sl_now_ms(), &who, f->view);
     for (uint32_t i = 0; i < f->view->state.n_nodes; i++)
         if (sl_request_is_excluded(r, f->view->nodes[i].name, sl_node_table_at(f->nodes, i)->boot_id))
             f->view->nodes[i].excluded = "failed or refused it before";
-    struct sl_place_req q = placement_request(f, r);
-    struct sl_place_choice choice;
-    struct sl_why why = {{0}};
-    enum sl_err err = sl_place(&f->view->state, &q, &choice, &why);
-    if (err) {
-        struct sl_trouble_in t = {.what = SL_TROUBLE_NO_PLACE, .err = err};
-        sl_flow_trouble(f, r, &t, why.text);
-        return;
-    }
-    if (choice.best.predicted.miss > 0 && r->attempt == 0 && !missed(f, r))
-        return;
+    return sl_place(&f->view->state, &q, choice, why);
+}
+
+void sl_flow_go(struct sl_flow *f, struct sl_request *r, const struct sl_place_choice *choice)
+{
+    uint32_t n_tokens = r->req->n_tokens + r->n_received;
+    if (!r->charged)
+        sl_share_charge(r->account, r->req->n_tokens);
+    r->charged = true;
     r->state = SL_REQ_PLACED;
-    start_legs(f, r, &choice, q.n_tokens);
-    sl_decision_placed(r->record, &f->view->state, &choice, r->attempt, q.n_tokens,
+    start_legs(f, r, choice, n_tokens);
+    sl_decision_placed(r->record, &f->view->state, choice, r->attempt, n_tokens,
                        r->because[0] ? r->because : NULL);
     r->last_heard_us = sl_now_us();
     if (r->attempt == 1)
         r->record->placed_us = r->last_heard_us;
     SL_DEBUG("placed req=%s attempt=%u p=%s split=%u d=%s tokens=%u", r->req->id, r->attempt,
-             r->p.state == SL_LEG_NONE ? "-" : r->p.node, r->split, r->d.node, q.n_tokens);
+             r->p.state == SL_LEG_NONE ? "-" : r->p.node, r->split, r->d.node, n_tokens);
     send_legs(f, r);
+}
+
+static void place(struct sl_flow *f, struct sl_request *r)
+{
+    struct sl_place_choice choice;
+    struct sl_why why = {{0}};
+    enum sl_err err = sl_flow_choose(f, r, &choice, &why);
+    if (err) {
+        struct sl_trouble_in t = {.what = SL_TROUBLE_NO_PLACE, .err = err};
+        sl_flow_trouble(f, r, &t, why.text);
+        return;
+    }
+    if (sl_flow_must_wait(f, r, &choice)) {
+        sl_flow_hold(f, r, &choice);
+        return;
+    }
+    if (choice.best.predicted.miss > 0 && r->attempt == 0 && !missed(f, r, &choice.best.predicted))
+        return;
+    sl_flow_go(f, r, &choice);
 }
 
 void sl_flow_begin(struct sl_flow *f, struct sl_gen_req *req, struct sl_door_entry *door)
@@ -381,6 +416,7 @@ void sl_flow_begin(struct sl_flow *f, struct sl_gen_req *req, struct sl_door_ent
     SL_ASSERT(r != NULL); /* the door let one in under this id */
     r->flow = f;
     r->door = door;
+    r->account = sl_flow_account(f, req);
     r->timer = sl_timer_new(f->loop, on_timer, r);
     uint32_t deadline_ms = req->deadline_ms ? req->deadline_ms : f->conf.default_deadline_ms;
     uint64_t now = sl_now_us(), arrived = req->arrived_us && req->arrived_us <= now ? req->arrived_us : now;
@@ -495,6 +531,7 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
     const uint64_t now = sl_now_us();
     const uint32_t index = r->n_received;
     sl_request_receive(r, ev->token, now);
+    sl_share_charge(r->account, SL_SHARE_OUTPUT);
     r->state = SL_REQ_STREAMING;
     if (index == 0)
         r->record->first_us = now;

@@ -25,7 +25,8 @@ struct sl_flow_conf {
     const char *event_url;    /* PULL: nodes send events here; port 0 = any */
     const char *admin_url;    /* REP: sluicectl */
     int mode;                 /* Sluice__Mode at start */
-    uint32_t max_requests;    /* open at once; more are refused with SL_EAGAIN (429) */
+    uint32_t max_requests;    /* open at once; more are refused with SL_EAGAIN (429). The last eighth is kept
+                                 for requests that go before the others (priority below 0) */
     uint32_t heartbeat_ms, node_dead_ms, command_timeout_ms;
     uint32_t default_deadline_ms;
     uint64_t boot_id;
@@ -34,6 +35,8 @@ struct sl_flow_conf {
     const uint8_t *model_digest; /* 16 bytes or NULL: nodes with another digest are refused */
     bool exact;                  /* nodes with another numerics id do not pair */
     enum sl_slo_miss slo_miss;
+    uint32_t hold_ms;     /* work ahead at nodes beyond which requests wait at the router; 0 = never */
+    uint32_t max_wait_ms; /* more predicted waiting is refused with SL_EAGAIN; 0 = only beyond the deadline */
     struct sl_metrics *metrics; /* borrowed */
 };
 

@@ -63,6 +63,10 @@ struct sl_request {
     uint32_t n_faults;  /* placements lost to something else than full nodes */
     uint32_t n_waits;
     bool relegated; /* its wishes could not be met: served behind the others */
+    bool held_back; /* SL_REQ_WAITING for its turn: hold.c */
+    bool charged;   /* its prompt is in the account */
+    struct sl_account *account;
+    uint32_t retry_ms; /* when a client that is refused may try again; 0 = by the nodes' queues */
     char because[160];
 
     uint64_t *chain; /* hashes of the prompt's full pages, for page_tokens chain_page_tokens */

@@ -15,7 +15,7 @@ struct sl_node_facts {
     double alone_ms;                 /* step of what decodes there */
     double rest_of_step_ms;          /* until the step that runs there now has ended: half of one */
     double attn_ms, read_ms;         /* per 1e6 (row x position), per 1e6 positions read */
-    double queue_ms;                 /* the prompts queued there */
+    double queue_ms, behind_ms;      /* the prompts queued there that run before and behind the request's */
 };
 
 struct sl_predictor {

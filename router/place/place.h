@@ -38,8 +38,9 @@ struct sl_place_node {
     uint32_t page_tokens;
     uint64_t page_bytes;
     uint32_t free_pages, total_pages;
-    double queued_prompt_tokens;
-    uint32_t waiting; /* sequences that are not let in yet: whoever comes now stands behind them */
+    double queued_prompt_tokens; /* that run before this request's */
+    double behind_prompt_tokens; /* that run behind it */
+    uint32_t waiting;            /* sequences that are not let in yet: whoever comes now stands behind them */
     uint32_t decode_rows;
     double decode_context_tokens;
     uint32_t hit_tokens;       /* leading tokens of this request in its prefix cache */
@@ -80,6 +81,7 @@ struct sl_place_req {
 
 struct sl_place_prediction {
     double ttft_ms;   /* arrival to first token */
+    double wait_ms;   /* of it: behind other prompts, and for pages */
     double second_ms; /* arrival to second token */
     double damage_ms; /* delay of others' tokens, summed over them */
     double miss;      /* by how much wishes are missed: 0.5 = one and a half times what was wished; 0 = met */
@@ -113,6 +115,9 @@ SL_MUST_CHECK enum sl_err sl_place(const struct sl_place_state *state, const str
 /* Milliseconds until the least busy node that may decode has worked off what is queued there; 0 when none is
  * usable. What a client that is turned away is told to wait. */
 double sl_place_wait_ms(const struct sl_place_state *state);
+
+/* Prompt tokens a millisecond that all usable nodes together compute beside what decodes there. */
+double sl_place_tokens_per_ms(const struct sl_place_state *state);
 
 /* The reported link of a pair, or NULL. */
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d);

@@ -2,9 +2,9 @@
  *
  * The price of a candidate is the sum of the delays of all users: this request's time to the second token and
  * to its last expected one, a pause behind the first token more than that, plus what its prompt chunks and
- * its decode row add to the tokens of the requests that decode beside it. Only sums over the nodes' reports
- * and their measured step times enter. What the weights do to traces: sluice-bench simulate,
- * docs/benchmarks.md.
+ * its decode row add to the tokens of the requests that decode beside it. A queue that it overtakes counts as
+ * one that it waits for: somebody does. Only sums over the nodes' reports and their measured step times
+ * enter. What the weights do to traces: sluice-bench simulate, docs/benchmarks.md.
  *
  * Where P and D both compute, they overlap: D's own queue runs down while P computes. Pages travel while P
  * computes; only what is left at its end (the last chunk, or all that the link could not carry meanwhile)
@@ -28,6 +28,7 @@
     4.0 /* of a pause behind the first token: a stream that stops is worse than one that starts later */
 #define LATER_STEP_MS (SL_PLAN_PROMPT_STEP_MS / 4) /* half of a step of prompts alone, half of the time */
 #define COMMAND_MS    1.0                          /* submit to intake: two control messages */
+#define SPEED_TOKENS  1024.0                       /* of a prompt: how fast a node is */
 
 static double step_ms(const struct sl_place_node *n, const struct sl_step_load *l)
 {
@@ -110,14 +111,17 @@ static double prompt_ms(const struct sl_place_node *n, const struct sl_node_fact
 
 static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, const struct sl_place_req *req)
 {
-    double steps;
     *f = (struct sl_node_facts){.known = true};
     f->alone_ms = mixed_ms(n, 0, 0, 0);
     f->attn_ms = per_mtoken_ms(n, 1e6, 0);
     f->read_ms = per_mtoken_ms(n, 0, 1e6);
     find_chunk_sizes(f, n, req);
+    double steps_behind, steps;
+    f->behind_ms = prompt_ms(n, f, n->behind_prompt_tokens, 0, &steps_behind);
     f->queue_ms = prompt_ms(n, f, n->queued_prompt_tokens, 0, &steps);
-    f->rest_of_step_ms = (steps > 0 ? f->queue_ms / steps : f->alone_ms) / 2;
+    double ms = f->queue_ms + f->behind_ms;
+    steps += steps_behind;
+    f->rest_of_step_ms = (steps > 0 ? ms / steps : f->alone_ms) / 2;
 }
 
 static const struct sl_node_facts *facts_of(struct sl_predictor *x, uint32_t i)
@@ -141,6 +145,22 @@ double sl_place_wait_ms(const struct sl_place_state *state)
             least = f.queue_ms;
     }
     return least > 0 ? least : 0;
+}
+
+double sl_place_tokens_per_ms(const struct sl_place_state *state)
+{
+    const struct sl_place_req any = {.chunk = -2};
+    double sum = 0, steps;
+    for (uint32_t i = 0; i < state->n_nodes; i++) {
+        const struct sl_place_node *n = &state->nodes[i];
+        if (n->unusable)
+            continue;
+        struct sl_node_facts f = {0};
+        find_facts(&f, n, &any);
+        double ms = prompt_ms(n, &f, SPEED_TOKENS, 0, &steps);
+        sum += ms > 0 ? SPEED_TOKENS / ms : 0;
+    }
+    return sum;
 }
 
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d)
@@ -179,7 +199,7 @@ double sl_predict_prefill_ms(struct sl_predictor *x, uint32_t node)
     const struct sl_node_facts *f = facts_of(x, node);
     uint32_t work = to_compute(n, x->req, 0, x->req->n_tokens);
     double steps;
-    return f->queue_ms + prompt_ms(n, f, work, x->req->n_tokens - work, &steps);
+    return f->queue_ms + f->behind_ms + prompt_ms(n, f, work, x->req->n_tokens - work, &steps);
 }
 
 /* What the prompt work on n costs those who decode there: each of their steps becomes longer. */
@@ -241,7 +261,7 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
     const struct sl_node_facts *fd = facts_of(x, (uint32_t)c->d);
     const uint32_t n = req->n_tokens, s = c->split;
     struct sl_place_prediction *out = &c->predicted;
-    double ready_ms = 0, first_at_p_ms = 0, damage = 0, steps;
+    double ready_ms = 0, first_at_p_ms = 0, damage = 0, queue_ms = 0, behind_ms = 0, steps;
 
     if (c->p >= 0) {
         const struct sl_place_node *p = &state->nodes[c->p];
@@ -250,6 +270,8 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         uint32_t work = to_compute(p, req, 0, s);
         double run = prompt_ms(p, fp, work, s - work, &steps);
         damage += prompt_damage_ms(p, fp, run, steps);
+        queue_ms = fp->queue_ms;
+        behind_ms = fp->behind_ms;
         first_at_p_ms = COMMAND_MS + fp->rest_of_step_ms + fp->queue_ms + run;
 
         double page_ms = (double)d->page_bytes * 1e3 / link_rate(state, link);
@@ -278,10 +300,13 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         double busy_ms = d->may_prefill ? fmax(fd->rest_of_step_ms, LATER_STEP_MS) : fd->rest_of_step_ms;
         out->second_ms = ready_ms + wait_pages_ms + busy_ms + decode_ms;
     } else {
+        queue_ms = fmax(queue_ms, fd->queue_ms);
+        behind_ms = fmax(behind_ms, fd->behind_ms);
         double start = fmax(ready_ms, COMMAND_MS + fd->queue_ms) + fd->rest_of_step_ms + wait_pages_ms;
         out->ttft_ms = start + rest_ms;
         out->second_ms = out->ttft_ms + decode_ms;
     }
+    out->wait_ms = queue_ms + wait_pages_ms;
     out->damage_ms = damage;
     /* as sl_decision_slo_met() judges it: the mean over all tokens behind the first */
     double tpot_ms =
@@ -289,5 +314,6 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
     out->miss = over(out->ttft_ms, req->ttft_ms) + over(tpot_ms, req->tpot_ms);
     double pause_ms = out->second_ms - out->ttft_ms - decode_ms;
     out->cost_ms =
-        (2 * out->second_ms + PAUSE_WEIGHT * pause_ms + expected * decode_ms + damage) * doubt(state, req, c);
+        (2 * (out->second_ms + behind_ms) + PAUSE_WEIGHT * pause_ms + expected * decode_ms + damage) *
+        doubt(state, req, c);
 }

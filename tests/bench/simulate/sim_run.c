@@ -327,6 +327,7 @@ static void arrived(struct sim_job *j, uint32_t tokens, double now_s)
     sim_node_arrived(&j->d, tokens, j->p.samples);
     if (tokens == j->split) {
         sim_node_close(&j->p);
+        sl_node_charge_drop(j->at_p, &j->charge_p, true);
         kick(j->run, j->p.node, now_s);
     }
     kick(j->run, j->d.node, now_s);
@@ -340,9 +341,9 @@ static uint64_t work(uint32_t from, uint32_t to, uint32_t hit)
     return start < to ? to - start : 0;
 }
 
-static void charge(struct sl_node *n, struct sl_charge *c, struct sl_node_ledger amount)
+static void charge(struct sl_node *n, struct sl_charge *c, struct sl_node_ledger amount, double now_s)
 {
-    sl_node_charge(n, c, &amount);
+    sl_node_charge(n, c, &amount, 0, (uint64_t)(now_s * 1e3));
     sl_node_charge_accepted(n, c);
 }
 
@@ -359,7 +360,8 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
            (struct sl_node_ledger){.rows = 1,
                                    .pages = n / r->page_tokens + 1,
                                    .prompt_tokens = work(j->split, n, views[d].hit_tokens),
-                                   .context_tokens = n});
+                                   .context_tokens = n},
+           now_s);
     struct sim_leg base = {
         .job = j, .n_tokens = n, .n_prompt = n, .compute_to = n, .blocks = blocks, .n_blocks = n_blocks};
     j->d = base;
@@ -372,7 +374,8 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
         j->at_p = sl_node_table_at(r->table, p);
         charge(j->at_p, &j->charge_p,
                (struct sl_node_ledger){.pages = (j->split + r->page_tokens - 1) / r->page_tokens,
-                                       .prompt_tokens = work(0, j->split, views[p].hit_tokens)});
+                                       .prompt_tokens = work(0, j->split, views[p].hit_tokens)},
+               now_s);
         j->p = base;
         j->p.is_p = true;
         j->p.samples = j->split == n;
@@ -400,9 +403,10 @@ static void arrive(struct run *r, size_t i, double now_s)
                                .chunk = -2};
     struct sl_place_choice choice;
     struct sl_why why = {{0}};
-    sl_node_table_view(r->table, (uint64_t)(now_s * 1e3),
-                       r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,
-                       r->trace->blocks ? q->n_blocks : 0, r->view);
+    const struct sl_node_asker who = {.n_tokens = q->n_prompt,
+                                      .chain = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,
+                                      .n_chain = r->trace->blocks ? q->n_blocks : 0};
+    sl_node_table_view(r->table, (uint64_t)(now_s * 1e3), &who, r->view);
     r->out->prompt_tokens += q->n_prompt;
     if (sl_place(&r->view->state, &req, &choice, &why) != SL_OK) {
         r->out->n_refused++;
@@ -551,10 +555,10 @@ enum sl_err sim_run(const struct sim_cluster *cluster, const struct sl_trace *tr
         loop(&r);
         sum_up(&r);
     }
+    sl_node_table_free(r.table); /* before the jobs, whose charges it lists */
     free_rest(&r);
     sim_events_fini(&r.events);
     sl_samples_fini(&r.errors);
-    sl_node_table_free(r.table);
     sl_free(r.view);
     sl_free(r.hashes);
     sl_free(r.nodes);

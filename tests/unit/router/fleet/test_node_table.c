@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "router/fleet/node_table.h"
@@ -255,31 +256,64 @@ static void ledger_counts_until_the_next_heartbeat(void **s)
     static struct sl_node_view v;
     struct sl_charge a = {0}, b = {0};
     const struct sl_node_ledger amount = {.rows = 1, .pages = 5, .prompt_tokens = 70, .context_tokens = 70};
-    sl_node_charge(n, &a, &amount);
-    sl_node_charge(n, &b, &amount);
-    sl_node_table_view(t, 0, NULL, 0, &v);
+    sl_node_charge(n, &a, &amount, 0, 0);
+    sl_node_charge(n, &b, &amount, 0, 0);
+    sl_node_table_view(t, 0, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 2);
     assert_int_equal(v.nodes[0].free_pages, 90);
     assert_true(v.nodes[0].queued_prompt_tokens == 140);
 
     sl_node_charge_accepted(n, &a);
     beat(t, "d0", 1, 1000, 1, 1); /* counts a; b is still under way */
-    sl_node_table_view(t, 1000, NULL, 0, &v);
+    sl_node_table_view(t, 1000, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 2);
     assert_int_equal(v.nodes[0].free_pages, 55);
     assert_true(v.nodes[0].queued_prompt_tokens == 120);
 
     sl_node_charge_drop(n, &a, false); /* is in the report, not in the ledger any more */
     sl_node_charge_drop(n, &b, true);  /* its prompt is done */
-    sl_node_table_view(t, 1000, NULL, 0, &v);
+    sl_node_table_view(t, 1000, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 2);
     assert_true(v.nodes[0].queued_prompt_tokens == 50);
     sl_node_charge_drop(n, &b, false);
     sl_node_charge_drop(n, &b, false);
-    sl_node_table_view(t, 1000, NULL, 0, &v);
+    sl_node_table_view(t, 1000, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 1);
     assert_int_equal(v.nodes[0].free_pages, 60);
     sl_node_table_free(t);
+}
+
+/* 700 tokens are queued: 400 of them less urgent, 200 + 100 as urgent as who asks. */
+static void queue_counts_what_runs_before_the_asker(void **s)
+{
+    (void)s;
+    static const struct {
+        struct sl_node_asker who;
+        double ahead;
+    } rows[] = {{{.priority = 5, .n_tokens = 1000}, 700}, /* the least urgent waits for all */
+                {{.priority = 0, .n_tokens = 1000}, 300}, /* equals are served as they came */
+                {{.priority = 0, .n_tokens = 100}, 100},  /* and a shorter one before a longer */
+                {{.priority = -1, .n_tokens = 1000}, 0}};
+    struct sl_node_table *t = table();
+    struct info i;
+    make(&i, "d0", 1);
+    struct sl_node *n = join(t, &i, 0, SL_NODE_NEW);
+    static struct sl_node_view v;
+    struct sl_charge a = {0}, b = {0}, c = {0};
+    sl_node_charge(n, &a, &(struct sl_node_ledger){.prompt_tokens = 400}, 3, 0);
+    sl_node_charge(n, &b, &(struct sl_node_ledger){.prompt_tokens = 200}, 0, 0);
+    sl_node_charge(n, &c, &(struct sl_node_ledger){.prompt_tokens = 100}, 0, 0);
+    for (size_t k = 0; k < SL_COUNTOF(rows); k++) {
+        sl_node_table_view(t, 0, &rows[k].who, &v);
+        assert_true(fabs(v.nodes[0].queued_prompt_tokens - rows[k].ahead) < 1e-9);
+    }
+    sl_node_charge_drop(n, &b, true); /* its prompt is done */
+    sl_node_table_view(t, 0, &rows[1].who, &v);
+    assert_true(fabs(v.nodes[0].queued_prompt_tokens - 100) < 1e-9);
+    sl_node_table_mark_dead(n);
+    sl_node_charge_drop(n, &a, false);
+    sl_node_table_free(t);
+    sl_node_charge_drop(NULL, &c, false); /* the leg outlives its node */
 }
 
 static void ledger_of_a_former_life_does_not_count(void **s)
@@ -291,7 +325,7 @@ static void ledger_of_a_former_life_does_not_count(void **s)
     struct sl_node *n = join(t, &i, 0, SL_NODE_NEW);
     struct sl_charge c = {0};
     const struct sl_node_ledger amount = {.rows = 3};
-    sl_node_charge(n, &c, &amount);
+    sl_node_charge(n, &c, &amount, 0, 0);
     make(&i, "d0", 2);
     join(t, &i, 0, SL_NODE_RESTARTED);
     sl_node_charge_accepted(n, &c);
@@ -310,9 +344,9 @@ static void queue_is_worked_off_between_heartbeats(void **s)
     join(t, &i, 0, SL_NODE_NEW);
     beat(t, "d0", 1, 0, 1, 0); /* 50 tokens queued */
     static struct sl_node_view v;
-    sl_node_table_view(t, 0, NULL, 0, &v);
+    sl_node_table_view(t, 0, NULL, &v);
     double before = v.nodes[0].queued_prompt_tokens;
-    sl_node_table_view(t, 900, NULL, 0, &v);
+    sl_node_table_view(t, 900, NULL, &v);
     assert_true(v.nodes[0].queued_prompt_tokens < before);
     assert_true(v.nodes[0].queued_prompt_tokens >= 0);
     sl_node_table_free(t);
@@ -384,7 +418,7 @@ static void view_links_are_those_between_lives_that_are(void **s)
     hb.n_links = 3;
     assert_non_null(sl_node_table_heartbeat(t, &hb, 1));
     static struct sl_node_view v;
-    sl_node_table_view(t, 1, NULL, 0, &v);
+    sl_node_table_view(t, 1, NULL, &v);
     assert_int_equal(v.state.n_links, 1);
     assert_int_equal(v.links[0].p, 0);
     assert_int_equal(v.links[0].d, 1);
@@ -403,6 +437,7 @@ int main(void)
         cmocka_unit_test(silence_kills_and_long_death_forgets),
         cmocka_unit_test(no_progress_with_work_stalls),
         cmocka_unit_test(ledger_counts_until_the_next_heartbeat),
+        cmocka_unit_test(queue_counts_what_runs_before_the_asker),
         cmocka_unit_test(ledger_of_a_former_life_does_not_count),
         cmocka_unit_test(queue_is_worked_off_between_heartbeats),
         cmocka_unit_test(cost_model_broken_one_is_not_believed),

@@ -426,17 +426,22 @@ const char *rig_record(struct rig *r, const char *id, const char *key)
     return value;
 }
 
-void rig_wait_idle(struct rig *r)
+void rig_wait_open(struct rig *r, size_t n)
 {
     uint64_t end = sl_now_ms() + RIG_WAIT_MS;
     for (;;) {
         Sluice__AdminReply *reply = rig_admin(r, "requests", "0");
         size_t open = reply->tables[0]->n_rows;
         sluice__admin_reply__free_unpacked(reply, NULL);
-        if (open == 0)
+        if (open == n)
             return;
         if (sl_now_ms() > end)
-            fail_msg("%zu requests stay open", open);
+            fail_msg("%zu requests are open, not %zu", open, n);
         pause_a_little();
     }
+}
+
+void rig_wait_idle(struct rig *r)
+{
+    rig_wait_open(r, 0);
 }

@@ -107,7 +107,8 @@ void rig_client_fini(struct rig_client *c);
 /* Admin: cells by table, row key and column. Returns a copy in static storage. */
 const char *rig_record(struct rig *r, const char *id, const char *key);
 Sluice__AdminReply *rig_admin(struct rig *r, const char *op, const char *arg);
-/* Waits until no request is open. */
+/* Waits until the flow has n requests open; none. */
+void rig_wait_open(struct rig *r, size_t n);
 void rig_wait_idle(struct rig *r);
 
 #endif

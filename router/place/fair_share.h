@@ -1,0 +1,67 @@
+/* router/place/fair_share.h - when there is more work than nodes take: who waits at the router, whose request
+ * goes next, and how long a newcomer will wait.
+ *
+ * Requests wait at the router, not at nodes, when nodes have hold_ms of work to run before them: a choice
+ * made late can still be just. Classes go first: the lowest priority number is served before the others, but
+ * one level of it is worth no more than ten seconds without service (slack.h). Within a priority every API
+ * key has an account of the work done for it, divided by its weight, and the key with the smallest account is
+ * next (virtual token counters, Sheng et al., OSDI 2024): keys that ask for more than their share get equal
+ * shares by weight, whatever they ask for, and a key that asks for less waits for nobody's backlog. Within a
+ * key they go as they came.
+ *
+ * Work is counted in tokens, a generated one as much as SL_SHARE_OUTPUT of the prompt. An account whose
+ * requests did not wait is lifted to the one served last: nobody saves up a share.
+ *
+ * Everything here is a pure function of its arguments. */
+#ifndef SLUICE_ROUTER_PLACE_FAIR_SHARE_H
+#define SLUICE_ROUTER_PLACE_FAIR_SHARE_H
+
+#include <stdint.h>
+#include "common/base/err.h"
+
+#define SL_SHARE_OUTPUT 2.0 /* what APIs charge more for a token that is made than for one that is read */
+#define SL_SHARE_NONE   UINT32_MAX
+
+struct sl_account {
+    double weight;  /* > 0; a key of weight 2 gets twice the share of one of weight 1 */
+    double used;    /* work done for it, divided by weight */
+    uint64_t epoch; /* of `used`: what was done before the last time that somebody had to wait is forgotten */
+    double waits, urgent; /* scratch of sl_share_ahead() */
+};
+
+struct sl_held {
+    void *who; /* the caller's */
+    struct sl_account *account;
+    int32_t priority; /* lower is earlier */
+    uint64_t arrived_us;
+    uint64_t since_us; /* when its priority was last served, or arrived_us */
+    double work;       /* tokens of its prompt */
+};
+
+/* Zero-initialised = nobody ever waited. */
+struct sl_share {
+    double now; /* the `used` of the last account served */
+    uint64_t epoch;
+    double drained,
+        drained_ms; /* work let go while others waited, and the time that took: sums that forget */
+    uint64_t last_us;
+};
+
+/* Before a request of the account is put into held[n]. */
+void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_held *held, uint32_t n,
+                    uint64_t now_us);
+/* The one that goes next, among those with less work than below (0 = any): who waits behind a long prompt's
+ * turn may be short enough not to wait. SL_SHARE_NONE when there is none. */
+uint32_t sl_share_next(const struct sl_held *held, uint32_t n, double below, uint64_t now_us);
+/* held[i] is let go. The caller takes it out and charges its prompt to the account. */
+void sl_share_served(struct sl_share *s, struct sl_held *held, uint32_t n, uint32_t i, uint64_t now_us);
+/* Work done, in tokens of prompt: also of requests that never had to wait. */
+void sl_share_charge(struct sl_account *a, double work);
+/* Work that goes before `mine`, which entered and is not in held yet: of more urgent classes all, of its own
+ * what the other keys get until its own key has got what it asked for before. */
+double sl_share_ahead(const struct sl_held *held, uint32_t n, const struct sl_held *mine);
+/* How long that takes. guess_per_ms: tokens a millisecond by prediction; what was seen counts more and more.
+ */
+double sl_share_wait_ms(const struct sl_share *s, double ahead, double guess_per_ms);
+
+#endif
