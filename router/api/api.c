@@ -5,6 +5,7 @@
  * /sluice, so that a web page a person happens to open cannot switch the mode of a router on loopback (a POST
  * without a body needs no preflight). */
 #include "router/api/api_internal.h"
+#include "router/api/tool_calls.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +60,7 @@ struct sl_api *sl_api_open(const struct sl_api_conf *conf)
         .template = conf->template,
         .template_model = conf->template_model,
         .knows_developer = conf->template_source && strstr(conf->template_source, "developer"),
+        .tool_format = sl_tool_format_of(conf->template_source),
         .context_length = conf->context_length,
     };
     a->started_s = sl_wall_s();

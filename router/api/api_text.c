@@ -12,6 +12,7 @@
 #include "common/base/mem.h"
 #include "common/text/utf8.h"
 #include "router/api/api_internal.h"
+#include "router/api/tool_calls.h"
 
 static json_t *text_json(const char *s, size_t n)
 {
@@ -76,6 +77,9 @@ static void read_chat(const struct sl_fields *f, struct sl_oai_request *r)
     r->prompt_kind = SL_PROMPT_MESSAGES;
     r->messages = sl_field_array(f, "messages");
     r->template_kwargs = sl_field_object(f, "chat_template_kwargs");
+    r->tools = sl_field_array(f, "tools");
+    if (r->tools)
+        sl_tools_check(r->tools, f->fault);
     r->continue_final_message = sl_field_bool(f, "continue_final_message", false);
     r->add_generation_prompt = sl_field_bool(f, "add_generation_prompt", !r->continue_final_message);
 }

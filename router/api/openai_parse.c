@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/rand.h"
+#include "router/api/tool_calls.h"
 
 enum use {
     READ,    /* by a function below */
@@ -175,16 +176,25 @@ static void refuse_formats(const struct sl_fields *f)
         sl_fault_set(f->fault, SL_EUNSUPPORTED, "prompt_logprobs", "prompt_logprobs is not supported.");
 }
 
-static void refuse_tools(const struct sl_fields *f)
+/* tools and whether the model may call them. That it must is not offered: nothing here forces what it says.
+ */
+static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
 {
     const json_t *tools = sl_field_array(f, "tools");
     const json_t *choice = sl_field(f, "tool_choice");
+    const char *word = json_is_string(choice) ? json_string_value(choice) : NULL;
+    bool none = word && strcmp(word, "none") == 0;
     if (tools && json_array_size(tools) == 0)
         sl_fault_set(f->fault, SL_EINVAL, "tools", "tools is an empty list; leave it out to use none.");
-    else if (tools)
-        sl_fault_set(f->fault, SL_EUNSUPPORTED, "tools", "tools are not supported.");
-    else if (choice && !(json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0))
+    else if (choice && !tools && !none)
         sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "tool_choice needs tools.");
+    else if (json_is_object(choice) || (word && strcmp(word, "required") == 0))
+        sl_fault_set(f->fault, SL_EUNSUPPORTED, "tool_choice",
+                     "A call cannot be forced here; tool_choice can be \"auto\" or \"none\".");
+    else if (choice && !none && !(word && strcmp(word, "auto") == 0))
+        sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "tool_choice must be \"auto\" or \"none\".");
+    else if (tools && sl_tools_check(tools, f->fault) && !none)
+        out->tools = tools;
 }
 
 /* ---- sampling
@@ -508,7 +518,10 @@ bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *bod
     check_names(body, out, fault);
     refuse_best_of(&f, out->n);
     refuse_formats(&f);
-    refuse_tools(&f);
+    if (chat)
+        read_tools(&f, out);
+    else if (sl_field(&f, "tools"))
+        sl_fault_set(fault, SL_EUNSUPPORTED, "tools", "tools are supported for /v1/chat/completions only.");
 
     req->echo = sl_field_bool(&f, "echo", false);
     if (chat && req->echo)

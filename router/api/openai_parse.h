@@ -27,6 +27,8 @@ struct sl_oai_model {
     size_t n_eog;
 };
 
+struct sl_tool_format;
+
 enum sl_prompt_kind { SL_PROMPT_TEXT, SL_PROMPT_TOKENS, SL_PROMPT_MESSAGES };
 
 /* One of a completion's prompts, or the chat. prompt.h makes its tokens and max_tokens. */
@@ -42,10 +44,12 @@ struct sl_oai_prompt {
 struct sl_oai_request {
     struct sl_gen_req *req; /* what all choices have in common: tokens and n_tokens are not set */
     enum sl_prompt_kind prompt_kind;
-    struct sl_oai_prompt *prompts; /* in the request's arena */
-    uint32_t n_prompts, n;         /* together at most SL_MAX_CHOICES */
-    const json_t *messages;        /* SL_PROMPT_MESSAGES: checked by chat_messages.h */
-    const json_t *template_kwargs; /* object or NULL */
+    struct sl_oai_prompt *prompts;            /* in the request's arena */
+    uint32_t n_prompts, n;                    /* together at most SL_MAX_CHOICES */
+    const json_t *messages;                   /* SL_PROMPT_MESSAGES: checked by chat_messages.h */
+    const json_t *template_kwargs;            /* object or NULL */
+    const json_t *tools;                      /* the model may call: checked; NULL = none */
+    const struct sl_tool_format *tool_format; /* how, prompt.h knows; NULL when tools is */
     bool add_generation_prompt, continue_final_message;
     bool add_special;   /* bos and eos where the model file asks for them */
     bool parse_special; /* control tokens in the text are recognised (our extension; default no) */

@@ -11,6 +11,7 @@
 #include "common/base/mem.h"
 #include "common/text/tokenizer.h"
 #include "common/text/utf8.h"
+#include "router/api/tool_calls.h"
 #include "router/http/sse.h"
 
 #define UNLIKELY_LOGPROB (-9999.0) /* vLLM's stand-in for minus infinity, which JSON does not have */
@@ -24,7 +25,11 @@ struct choice {
     uint32_t index, n_tokens;
     const struct prompt *prompt;
     bool begun;
-    size_t text_chars; /* of the token texts so far, for text_offset */
+    size_t text_chars;            /* of the token texts so far, for text_offset */
+    struct sl_tool_filter *tools; /* NULL: the model was given none */
+    struct sl_buf said;           /* of the present event, by the filter */
+    json_t *calls;                /* so far */
+    size_t n_calls_shown;
     /* unstreamed: the answer's parts; lists without their brackets */
     struct sl_buf text, id_list, digest_list;
     struct sl_buf content;                                       /* chat logprobs */
@@ -35,6 +40,7 @@ struct choice {
 struct sl_render {
     bool chat, stream, include_usage, continuous_usage, echo, logprobs, digests, ids, tokens_as_ids,
         skip_special;
+    char id[64];
     char *head; /* {"id":...,"model":"..." */
     const struct sl_tokenizer *tok;
     struct prompt *prompts;
@@ -48,7 +54,7 @@ struct sl_render {
 #define PARTS(c)                                                                                             \
     {                                                                                                        \
         &(c)->text, &(c)->id_list, &(c)->digest_list, &(c)->content, &(c)->tokens, &(c)->token_logprobs,     \
-            &(c)->top_logprobs, &(c)->offsets, &(c)->done                                                    \
+            &(c)->top_logprobs, &(c)->offsets, &(c)->done, &(c)->said                                        \
     }
 
 static void put_string(struct sl_buf *out, const char *s, size_t n)
@@ -70,6 +76,7 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
     const struct sl_gen_req *req = q->req;
     struct sl_render *r = sl_xcalloc(1, sizeof *r);
     struct sl_buf head;
+    memcpy(r->id, req->id, sizeof r->id);
     r->chat = req->chat;
     r->stream = req->stream;
     r->include_usage = req->include_usage;
@@ -97,6 +104,10 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
         struct sl_buf *const parts[] = PARTS(c);
         c->index = i;
         c->prompt = &r->prompts[i / r->n];
+        if (q->tools) {
+            c->tools = sl_tool_filter_new(q->tool_format);
+            c->calls = json_array();
+        }
         for (size_t k = 0; k < SL_COUNTOF(parts); k++)
             sl_buf_init(parts[k], SL_RENDER_MAX_BYTES);
     }
@@ -123,6 +134,8 @@ void sl_render_free(struct sl_render *r)
         struct sl_buf *const parts[] = PARTS(&r->choices[i]);
         for (size_t k = 0; k < SL_COUNTOF(parts); k++)
             sl_buf_fini(parts[k]);
+        sl_tool_filter_free(r->choices[i].tools);
+        json_decref(r->choices[i].calls);
     }
     for (uint32_t i = 0; i < r->n_prompts; i++)
         sl_free(r->prompts[i].tokens);
@@ -367,6 +380,38 @@ static void put_stop_reason(const struct sl_render *r, struct sl_buf *out, const
     sl_buf_puts(out, "null");
 }
 
+static void put_calls(const struct sl_render *r, const struct choice *c, size_t from, bool with_index,
+                      struct sl_buf *out)
+{
+    sl_buf_puts(out, "\"tool_calls\":[");
+    for (size_t k = from; k < json_array_size(c->calls); k++) {
+        const json_t *call = json_array_get(c->calls, k);
+        const json_t *name = json_object_get(call, "name"), *arguments = json_object_get(call, "arguments");
+        char id[SL_TOOL_CALL_ID_CHARS + 1];
+        sl_tool_call_id(r->id, c->index, (uint32_t)k, id);
+        sl_buf_puts(out, k > from ? ",{" : "{");
+        if (with_index)
+            sl_buf_printf(out, "\"index\":%zu,", k);
+        sl_buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
+        put_string(out, json_string_value(name), json_string_length(name));
+        sl_buf_puts(out, ",\"arguments\":");
+        put_string(out, json_string_value(arguments), json_string_length(arguments));
+        sl_buf_puts(out, "}}");
+    }
+    sl_buf_putc(out, ']');
+}
+
+static bool has_new_calls(const struct choice *c)
+{
+    return json_array_size(c->calls) > c->n_calls_shown;
+}
+
+static const char *finish_reason(const struct choice *c, const struct sl_gen_event *ev)
+{
+    return json_array_size(c->calls) && strcmp(ev->finish_reason, "stop") == 0 ? "tool_calls"
+                                                                               : ev->finish_reason;
+}
+
 /* ---- streams
  * -------------------------------------------------------------------------------------------------------------------------
  */
@@ -423,6 +468,11 @@ static void put_token_frame(const struct sl_render *r, struct choice *c, const s
     sl_buf_printf(out, ",\"choices\":[{\"index\":%u,%s", c->index,
                   r->chat ? "\"delta\":{\"content\":" : "\"text\":");
     put_string(out, ev->text ? ev->text : "", ev->text_len);
+    if (has_new_calls(c)) {
+        sl_buf_putc(out, ',');
+        put_calls(r, c, c->n_calls_shown, true, out);
+        c->n_calls_shown = json_array_size(c->calls);
+    }
     sl_buf_puts(out, r->chat ? "},\"logprobs\":" : ",\"logprobs\":");
     if (t && r->logprobs) {
         clear_logprobs(c);
@@ -449,7 +499,7 @@ static void put_finish_frame(const struct sl_render *r, const struct choice *c, 
 {
     begin_frame(r, out);
     sl_buf_printf(out, ",\"choices\":[{\"index\":%u,%s,\"logprobs\":null,\"finish_reason\":\"%s\"", c->index,
-                  r->chat ? "\"delta\":{}" : "\"text\":\"\"", ev->finish_reason);
+                  r->chat ? "\"delta\":{}" : "\"text\":\"\"", finish_reason(c, ev));
     put_stop_reason(r, out, ev);
     if (r->ids)
         sl_buf_puts(out, ",\"token_ids\":[]");
@@ -474,7 +524,7 @@ static void stream_event(const struct sl_render *r, struct choice *c, const stru
 {
     if (!c->begun)
         put_first_frame(r, c, out);
-    if (ev->kind == SL_GEN_TOKEN && (ev->token >= 0 || ev->text_len))
+    if (ev->kind == SL_GEN_TOKEN && (ev->token >= 0 || ev->text_len || has_new_calls(c)))
         put_token_frame(r, c, ev, out);
     if (ev->kind == SL_GEN_DONE)
         put_finish_frame(r, c, ev, out);
@@ -506,13 +556,24 @@ static void put_choice(const struct sl_render *r, const struct choice *c, const 
                        struct sl_buf *out)
 {
     sl_buf_printf(out, "{\"index\":%u,", c->index);
-    sl_buf_puts(out, r->chat ? "\"message\":{\"role\":\"assistant\",\"content\":\"" : "\"text\":\"");
-    if (r->echo)
-        put_echo(r, c->prompt, out);
-    sl_buf_json_escape(out, c->text.len ? c->text.data : "", c->text.len);
-    sl_buf_puts(out, r->chat ? "\"},\"logprobs\":" : "\",\"logprobs\":");
+    bool calls = json_array_size(c->calls) > 0;
+    sl_buf_puts(out, r->chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+    if (calls && !c->text.len) {
+        sl_buf_puts(out, "null");
+    } else {
+        sl_buf_putc(out, '"');
+        if (r->echo)
+            put_echo(r, c->prompt, out);
+        sl_buf_json_escape(out, c->text.len ? c->text.data : "", c->text.len);
+        sl_buf_putc(out, '"');
+    }
+    if (calls) {
+        sl_buf_putc(out, ',');
+        put_calls(r, c, 0, false, out);
+    }
+    sl_buf_puts(out, r->chat ? "},\"logprobs\":" : ",\"logprobs\":");
     put_collected_logprobs(r, c, out);
-    sl_buf_printf(out, ",\"finish_reason\":\"%s\"", ev->finish_reason);
+    sl_buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c, ev));
     put_stop_reason(r, out, ev);
     if (r->ids) {
         sl_buf_puts(out, ",\"token_ids\":[");
@@ -575,17 +636,45 @@ static void add_usage(struct sl_render *r, const struct choice *c, const struct 
     r->usage.completion_tokens += u->completion_tokens;
 }
 
+static void show_event(struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+                       struct sl_buf *out)
+{
+    if (r->stream)
+        stream_event(r, c, ev, out);
+    else
+        collect_event(r, c, ev, out);
+}
+
+/* The event's text without the calls in it, which c->calls learns. */
+static void show_without_calls(struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+                               struct sl_buf *out)
+{
+    struct sl_gen_event shown = *ev;
+    bool ends = ev->kind == SL_GEN_DONE;
+    sl_buf_clear(&c->said);
+    if (ends)
+        sl_tool_filter_end(c->tools, &c->said, c->calls);
+    else
+        sl_tool_filter_put(c->tools, ev->text, ev->text_len, &c->said, c->calls);
+    if (ends)
+        shown = (struct sl_gen_event){.kind = SL_GEN_TOKEN, .token = -1};
+    shown.text = c->said.data;
+    shown.text_len = c->said.len;
+    if (!ends || c->said.len || has_new_calls(c))
+        show_event(r, c, &shown, out);
+}
+
 void sl_render_event(struct sl_render *r, uint32_t choice, const struct sl_gen_event *ev, struct sl_buf *out)
 {
     struct choice *c = &r->choices[choice];
     if (ev->kind == SL_GEN_TOKEN && ev->token >= 0)
         c->n_tokens++;
+    if (c->tools)
+        show_without_calls(r, c, ev, out);
     if (ev->kind == SL_GEN_DONE) {
         add_usage(r, c, &ev->usage);
         r->n_open--;
     }
-    if (r->stream)
-        stream_event(r, c, ev, out);
-    else
-        collect_event(r, c, ev, out);
+    if (!c->tools || ev->kind == SL_GEN_DONE)
+        show_event(r, c, ev, out);
 }

@@ -10,6 +10,7 @@
 
 #include "common/base/mem.h"
 #include "router/api/chat_messages.h"
+#include "router/api/tool_calls.h"
 
 /* Only whether there are more tokens than fit matters past the context; counting a little further makes the
  * message honest. */
@@ -55,12 +56,17 @@ bool sl_prompt_render(const struct sl_prompt_conf *conf, const struct sl_oai_req
     if (!conf->template)
         return sl_fault_set(fault, SL_EUNSUPPORTED, "messages",
                             "The model has no chat template; use /v1/completions with a prompt of your own.");
+    if (r->tools && !conf->tool_format)
+        return sl_fault_set(fault, SL_EUNSUPPORTED, "tools",
+                            "The model's chat template teaches no way of calling tools that is known here.");
     json_t *messages = sl_chat_messages(r->messages, conf->knows_developer, fault);
     if (!messages)
         return false;
     json_t *args = r->template_kwargs ? json_copy((json_t *)r->template_kwargs) : json_object();
     json_object_set(args, "messages", messages);
     json_object_set_new(args, "add_generation_prompt", json_boolean(r->add_generation_prompt));
+    if (r->tools)
+        json_object_set(args, "tools", (json_t *)r->tools);
     const struct sl_template_args in = {.request = args, .model = conf->template_model, .now_s = conf->now_s};
     enum sl_err err = sl_template_render(conf->template, &in, text, untrusted, &why);
     if (err == SL_ETOOBIG)
@@ -183,6 +189,10 @@ static bool make_one(const struct sl_prompt_conf *conf, const struct sl_oai_requ
 
 bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r, struct sl_fault *fault)
 {
+    if (r->tools && conf->tool_format) {
+        r->tool_format = conf->tool_format;
+        r->req->skip_special &= !r->tool_format->begin_is_control;
+    }
     for (uint32_t i = 0; i < r->n_prompts; i++)
         if (!make_one(conf, r, &r->prompts[i], fault))
             return false;

@@ -10,9 +10,10 @@
 
 struct sl_prompt_conf {
     const struct sl_tokenizer *tokenizer;
-    const struct sl_template *template; /* NULL: the model has none, chats are refused */
-    const json_t *template_model;       /* bos_token, eos_token */
-    bool knows_developer;               /* the template mentions that role */
+    const struct sl_template *template;       /* NULL: the model has none, chats are refused */
+    const json_t *template_model;             /* bos_token, eos_token */
+    bool knows_developer;                     /* the template mentions that role */
+    const struct sl_tool_format *tool_format; /* it teaches; NULL = none that is known */
     uint32_t context_length;
     int64_t now_s; /* for templates that show the date */
 };

@@ -42,6 +42,8 @@ static void finish(struct parsed *p)
 #define C "{\"prompt\":\"hi\","                                     /* a completion */
 #define M "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]," /* a chat */
 
+#define T "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+
 static void bad_body_is_refused_by_field_name(void **state)
 {
     static const struct {
@@ -135,7 +137,12 @@ static void bad_body_is_refused_by_field_name(void **state)
         {1, M "\"logprobs\":5}", SL_EINVAL, "logprobs"},
         {1, M "\"echo\":true}", SL_EUNSUPPORTED, "echo"},
         {1, M "\"tools\":[]}", SL_EINVAL, "tools"},
-        {1, M "\"tools\":[{\"type\":\"function\"}]}", SL_EUNSUPPORTED, "tools"},
+        {1, M "\"tools\":[{\"type\":\"function\"}]}", SL_EINVAL, "tools[0].function.name"},
+        {1, M T "\"tool_choice\":\"required\"}", SL_EUNSUPPORTED, "tool_choice"},
+        {1, M T "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}", SL_EUNSUPPORTED,
+         "tool_choice"},
+        {1, M T "\"tool_choice\":\"perhaps\"}", SL_EINVAL, "tool_choice"},
+        {0, C T "\"n\":1}", SL_EUNSUPPORTED, "tools"},
         {1, M "\"tool_choice\":\"auto\"}", SL_EINVAL, "tool_choice"},
         {1, M "\"response_format\":{\"type\":\"json_object\"}}", SL_EUNSUPPORTED, "response_format"},
         {1, M "\"response_format\":{\"type\":\"sound\"}}", SL_EINVAL, "response_format"},

@@ -10,6 +10,7 @@
 
 #include "common/base/mem.h"
 #include "router/api/openai_render.h"
+#include "router/api/tool_calls.h"
 #include "tests/unit/router/api/tiny_vocab.h"
 
 static struct sl_tokenizer *tok;
@@ -164,6 +165,52 @@ static void choices_have_their_index_and_usage_counts_each_prompt_once(void **st
     }
 }
 
+/* The call comes in three pieces; its id is made of the request's. */
+static void tool_call_is_told_apart_from_text(void **state)
+{
+    struct sl_gen_req q = request(true, false);
+    json_t *tools = json_array();
+    struct sl_oai_request r = {
+        .req = &q, ONE, .tools = tools, .tool_format = sl_tool_format_of("<tool_call>\\n{")};
+    const struct sl_gen_event events[] = {
+        token(72, "So: ", NULL), token(101, "<tool_call>{\"name\":\"f\"", NULL),
+        token(102, "}</tool_call>", NULL), done("stop", NULL, TINY_IM_END, 3)};
+    char id[SL_TOOL_CALL_ID_CHARS + 1];
+    struct sl_buf expected;
+    (void)state;
+    sl_tool_call_id("id-1", 0, 0, id);
+    sl_buf_init(&expected, 1 << 16);
+    sl_buf_printf(
+        &expected,
+        "{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":1750000000,\"model\":\"m\",\"choices\":["
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"So:\",\"tool_calls\":["
+        "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+        "\"logprobs\":null,\"finish_reason\":\"tool_calls\",\"stop_reason\":null}],\"usage\":{\"prompt_"
+        "tokens\":3,"
+        "\"completion_tokens\":3,\"total_tokens\":6,\"prompt_tokens_details\":{\"cached_tokens\":1}},"
+        "\"system_fingerprint\":\"sluice-" SLUICE_VERSION "\"}",
+        id);
+    check(&r, events, 4, expected.data);
+    sl_buf_clear(&expected);
+    q.stream = true;
+    sl_buf_printf(
+        &expected,
+        CHAT_HEAD
+        "[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+        "\"finish_reason\":null}]}\n\n" CHAT_HEAD "[{\"index\":0,\"delta\":{\"content\":\"So:\"},"
+        "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT_HEAD
+        "[{\"index\":0,\"delta\":{\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT_HEAD
+        "[{\"index\":0,\"delta\":{\"content\":\"\",\"tool_calls\":[{\"index\":0,\"id\":\"%s\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},\"logprobs\":null,"
+        "\"finish_reason\":null}]}\n\n" CHAT_HEAD
+        "[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"tool_calls\","
+        "\"stop_reason\":null}]}\n\ndata: [DONE]\n\n",
+        id);
+    check(&r, events, 4, expected.data);
+    sl_buf_fini(&expected);
+    json_decref(tools);
+}
+
 static void continuous_usage_counts_up(void **state)
 {
     struct sl_gen_req q = request(false, true);
@@ -305,6 +352,7 @@ int main(void)
         cmocka_unit_test(chat_stream_has_role_tokens_finish_usage_done),
         cmocka_unit_test(completion_stream_has_no_role_and_says_what_stopped_it),
         cmocka_unit_test(choices_have_their_index_and_usage_counts_each_prompt_once),
+        cmocka_unit_test(tool_call_is_told_apart_from_text),
         cmocka_unit_test(continuous_usage_counts_up),
         cmocka_unit_test(ids_and_digests_are_in_each_token_frame),
         cmocka_unit_test(chat_logprobs_carry_raw_bytes),

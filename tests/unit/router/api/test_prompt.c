@@ -152,6 +152,28 @@ static void tool_arguments_become_an_object_and_developer_becomes_system(void **
     json_decref(in);
 }
 
+static void tools_need_a_template_that_teaches_them(void **state)
+{
+    struct made m;
+    (void)state;
+    make(true, 256,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\","
+         "\"function\":{"
+         "\"name\":\"f\"}}]}",
+         &m);
+    assert_false(m.ok);
+    assert_int_equal(m.fault.err, SL_EUNSUPPORTED);
+    assert_string_equal(m.fault.param, "tools");
+    finish(&m);
+    make(
+        true, 256,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":\"none\",\"tools\":[{\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\"}}]}",
+        &m);
+    assert_true(m.ok && !m.r.tools);
+    finish(&m);
+}
+
 static void prompt_that_does_not_fit_is_refused_with_both_numbers(void **state)
 {
     static const struct {
@@ -235,6 +257,7 @@ int main(void)
         cmocka_unit_test(continued_message_ends_the_prompt),
         cmocka_unit_test(bad_messages_are_refused_with_their_place),
         cmocka_unit_test(tool_arguments_become_an_object_and_developer_becomes_system),
+        cmocka_unit_test(tools_need_a_template_that_teaches_them),
         cmocka_unit_test(prompt_that_does_not_fit_is_refused_with_both_numbers),
         cmocka_unit_test(truncation_keeps_the_end),
         cmocka_unit_test(special_tokens_in_a_completion_need_to_be_asked_for),
