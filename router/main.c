@@ -69,7 +69,7 @@ static const struct sl_conf_opt table[] = {
     {"context_length", SL_CONF_U32, AT(context_length), "0",
      "tokens of prompt and answer together; 0 = as the model file says", 0, 0, NULL},
     {"register_url", SL_CONF_STRING, AT(register_url), "tcp://127.0.0.1:7100",
-     "nodes register here (their option routers)", 0, 0, NULL},
+     "nodes register here (their option routers); port 0 = any, told in the log", 0, 0, NULL},
     {"event_url", SL_CONF_STRING, AT(event_url), "tcp://127.0.0.1:0", "nodes send tokens here; port 0 = any",
      0, 0, NULL},
     {"admin_url", SL_CONF_STRING, AT(admin_url), "ipc:///run/sluice/router.sock", "sluicectl connects here",

@@ -243,11 +243,28 @@ static size_t collect(struct sl_node *n)
     struct sl_engine_event ev[EVENTS_PER_POLL];
     size_t all = 0, got;
     while ((got = sl_engine_poll(n->engine, ev, EVENTS_PER_POLL)) > 0) {
-        for (size_t i = 0; i < got; i++)
+        for (size_t i = 0; i < got; i++) {
+            n->n_results += ev[i].kind == SL_EV_COMPUTED || ev[i].kind == SL_EV_TOKEN;
             sl_leg_on_engine(n, &ev[i]);
+        }
         all += got;
     }
     return all;
+}
+
+/* Everything but the engine goes on: tokens and pages it has made leave, commands are answered. So a test
+ * meets the node in the middle of a request, however fast or slow either of them is. */
+static bool is_held(const struct sl_node *n)
+{
+    uint32_t after = n->conf->fault_hold_after;
+    return after && n->n_results >= after && !n->hold_over;
+}
+
+void sl_node_end_hold(struct sl_node *n)
+{
+    if (is_held(n))
+        SL_WARN("fault injection: the hold is over results=%u", n->n_results);
+    n->hold_over = true;
 }
 
 /* A step may end before the loop sleeps, and then nothing wakes it for the next one: the round ends only with
@@ -257,7 +274,7 @@ static void end_round(struct sl_node *n)
     bool started;
     collect(n);
     do {
-        started = sl_engine_step(n->engine, sl_now_us());
+        started = !is_held(n) && sl_engine_step(n->engine, sl_now_us());
         for (size_t i = 0; i < n->n_routers; i++)
             sl_node_router_flush(n->routers[i]);
     } while (collect(n) > 0 || (started && !sl_engine_in_flight(n->engine)));

@@ -75,7 +75,9 @@ struct sl_node {
     struct sl_node_counters counters;
     char *command_url, *transfer_address; /* as others reach them */
     bool draining;
-    bool leaving; /* told to stop: draining cannot be taken back */
+    bool leaving;       /* told to stop: draining cannot be taken back */
+    uint32_t n_results; /* prompt chunks and tokens of the engine, for fault_hold_after */
+    bool hold_over;
     struct sl_timer *drain_timer, *blocking_timer;
     struct sl_seq *blocking; /* what sl_engine_blocking() said last; only compared */
     _Atomic int stop;
@@ -95,6 +97,8 @@ void sl_node_close(struct sl_node *n);
 
 /* No new work while on; after deadline_ms (0 = never) what still runs is ended with SL_EDRAINING. */
 void sl_node_drain(struct sl_node *n, bool on, uint32_t deadline_ms);
+/* Ends what fault_hold_after holds, for good. */
+void sl_node_end_hold(struct sl_node *n);
 /* True when no sequence and no transfer is left. */
 bool sl_node_idle(const struct sl_node *n);
 /* Ends every leg: DONE_ERROR with this code. */

@@ -98,6 +98,10 @@ const struct sl_conf_opt sl_node_opts[] = {
      "for tests only: flip one bit in the page sent as the N-th; 0 = never", 0, 0, NULL},
     {"fault_wedge_step", SL_CONF_U32, AT(fault_wedge_step), "0",
      "for tests only: stop computing in the N-th step, for ever; 0 = never", 0, 0, NULL},
+    {"fault_hold_after", SL_CONF_U32, AT(fault_hold_after), "0",
+     "for tests only: start no step after the N-th prompt chunk or token, until SIGUSR1 or SIGTERM; 0 = "
+     "never",
+     0, 0, NULL},
     {NULL, SL_CONF_STRING, 0, NULL, NULL, 0, 0, NULL},
 };
 

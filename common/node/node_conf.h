@@ -26,7 +26,7 @@ struct sl_node_conf {
     uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;
     int log_level;
-    uint32_t fault_flip_bit, fault_wedge_step;
+    uint32_t fault_flip_bit, fault_wedge_step, fault_hold_after;
 
     /* derived from the above by sl_node_conf_load() */
     enum sl_dtype kv_dtype;

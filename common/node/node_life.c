@@ -99,6 +99,9 @@ static void on_signal(void *arg, uint32_t events)
                 reload(f);
             continue;
         }
+        sl_node_end_hold(f->node);
+        if (info.ssi_signo == SIGUSR1)
+            continue;
         if (f->stopping) {
             SL_WARN("second signal, stopping at once legs=%u", f->node->legs.n_active);
             sl_node_stop(f->node);
@@ -144,6 +147,7 @@ static int run(struct life *f, const struct sl_duty_ops *const *duties)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts */
     enum sl_err err = sl_node_conf_fits(f->conf, &why);
     if (err == SL_OK)

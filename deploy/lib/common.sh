@@ -67,41 +67,40 @@ bring_model() {
   return 1
 }
 
-# free_port: prints a TCP port of loopback that nobody listens on.
-free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
-
-# start_cluster BIN DIR MODEL: one router, one prefill and one decode node on loopback, each node with one thread on one core of its own. Sets
-# url, admin and pids. Extra options for the nodes are taken from the array node_options.
-start_cluster() {
-  local bin=$1 dir=$2 model=$3 cores last http register i
-  cores=$(nproc)
-  last=$((cores > 1 ? 1 : 0))
-  mkdir -p "$dir"
-  http=$(free_port) register=$(free_port)
-  url=http://127.0.0.1:$http
-  admin=ipc://$dir/router.sock
-  pids=()
-  "$bin/sluice-router" --listen "127.0.0.1:$http" --model "$model" --register-url "tcp://127.0.0.1:$register" --event-url "tcp://127.0.0.1:0" \
-    --admin-url "$admin" --served-model-name "${served_name:-sluice}" >"$dir/router.log" 2>&1 &
-  pids+=($!)
-  "$bin/sluice-prefill" --name p0 --routers "tcp://127.0.0.1:$register" --model "$model" --threads 1 --cpus 0 --kv-memory 1G \
-    "${node_options[@]}" >"$dir/prefill.log" 2>&1 &
-  pids+=($!)
-  "$bin/sluice-decode" --name d0 --routers "tcp://127.0.0.1:$register" --model "$model" --threads 1 --cpus "$last" --kv-memory 1G \
-    "${node_options[@]}" >"$dir/decode.log" 2>&1 &
-  pids+=($!)
-  for ((i = 0; i < 600; i++)); do
-    for log in router prefill decode; do
-      kill -0 "${pids[$(case $log in router) echo 0 ;; prefill) echo 1 ;; *) echo 2 ;; esac)]}" 2>/dev/null ||
-        { tail -n 3 "$dir/$log.log" >&2; die "sluice-$log ended; its log is $dir/$log.log"; }
-    done
-    curl -sf -o /dev/null "$url/health" && "$bin/sluicectl" --router "$admin" nodes -o json 2>/dev/null | grep -q '"d0"' &&
-      "$bin/sluicectl" --router "$admin" nodes -o json | grep -q '"p0"' && return 0
+# wait_for_line PID LOG PATTERN: waits until the program has written a line like that; ends with its last words when it ends itself.
+start_limit_s=600
+wait_for_line() {
+  local pid=$1 log=$2 pattern=$3 i
+  for ((i = 0; i < 10 * start_limit_s; i++)); do
+    grep -qE "$pattern" "$log" 2>/dev/null && return 0
+    kill -0 "$pid" 2>/dev/null || { tail -n 3 "$log" >&2; die "sluice-$(basename "$log" .log) ended; its log is $log"; }
     sleep 0.1
   done
-  die "the cluster was not ready after 60 s; logs are in $dir"
+  die "sluice-$(basename "$log" .log) was not ready after $start_limit_s s; its log is $log"
+}
+
+# start_cluster BIN DIR MODEL: one router, one prefill and one decode node on loopback, on free ports, each node with one thread on one core of its
+# own. Sets url, admin and pids. Extra options for the nodes are taken from the array node_options.
+start_cluster() {
+  local bin=$1 dir=$2 model=$3 core name cores register
+  read -ra cores < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)))')
+  mkdir -p "$dir"
+  rm -f "$dir"/{router,prefill,decode}.log
+  admin=ipc://$dir/router.sock
+  "$bin/sluice-router" --listen 127.0.0.1:0 --model "$model" --register-url tcp://127.0.0.1:0 --event-url tcp://127.0.0.1:0 \
+    --admin-url "$admin" --served-model-name "${served_name:-sluice}" >"$dir/router.log" 2>&1 &
+  pids=($!)
+  wait_for_line "${pids[0]}" "$dir/router.log" 'router ready'
+  url=http://127.0.0.1:$(sed -nE 's/.*router ready .* port=([0-9]+) .*/\1/p' "$dir/router.log")
+  register=$(sed -nE 's/.*nodes are taken register=([^ ]+) .*/\1/p' "$dir/router.log")
+  for name in prefill decode; do
+    core=${cores[${#pids[@]} - 1]:-${cores[0]}}
+    "$bin/sluice-$name" --name "${name:0:1}0" --routers "$register" --model "$model" --threads 1 --cpus "$core" --kv-memory 1G \
+      "${node_options[@]}" >"$dir/$name.log" 2>&1 &
+    pids+=($!)
+  done
+  wait_for_line "${pids[1]}" "$dir/prefill.log" 'registered router='
+  wait_for_line "${pids[2]}" "$dir/decode.log" 'registered router='
 }
 
 # stop_cluster: ends what start_cluster started, by process id, and waits.

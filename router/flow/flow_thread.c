@@ -390,6 +390,8 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
         free_all(f);
         return err;
     }
+    SL_INFO("nodes are taken register=%s events=%s", sl_wire_server_url(f->register_server),
+            sl_wire_pull_url(f->pull));
     *out = f;
     return SL_OK;
 }

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -143,8 +144,14 @@ def stall_once(url, chunk):
         return json.load(f)[chunk]
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 def llama_server(folder, model, *options):
-    port = harness.free_port()
+    port = free_port()
     d = harness.Daemon(f"llama{port}", [os.path.join(folder, "llama-server"), "--host", "127.0.0.1", "--port", str(port), "-m", model, "-c", "65536",
                                         "-np", "8", "-t", str(THREADS), "--no-webui", "--offline", *options], tempfile.gettempdir())
 

@@ -1,14 +1,17 @@
 """A real cluster on loopback for tests: starts the daemons, asks them things, stops them.
 
-Every wait is for an event with a generous limit; nothing here depends on how fast the machine is. The binaries come from SLUICE_BIN; a failing
-start shows the daemon's log. Nodes use the tiny random model unless a test brings its own.
+Every wait is for an event with a generous limit; nothing here depends on how fast the machine is, and no daemon takes a slow one for dead unless a
+test says so. A test that needs a node in the middle of something holds it there (Cluster.hold). The binaries come from SLUICE_BIN; a failing start
+shows the daemon's log. Nodes use the tiny random model unless a test brings its own.
+
+Prices are measured: a test that depends on which nodes do the work names them (`at`).
 """
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,18 +19,21 @@ import urllib.error
 import urllib.request
 
 BIN = os.environ.get("SLUICE_BIN", os.path.join(os.path.dirname(__file__), "..", "..", "build", "release", "bin"))
-# Sanitizers make everything slower; limits are for a machine that hangs, not for a slow one.
-LIMIT_S = 120.0
+# Limits are for a machine that hangs, not for a slow one: sanitizers, other work beside, a slow CPU, all three at once.
+LIMIT_S = 300.0
+LIMIT_MS = str(int(LIMIT_S * 1000))
+# The daemons' own patience, the same. What a test gives comes later on the command line and wins.
+PATIENT_ROUTER = ["--node-dead-ms", LIMIT_MS, "--command-timeout-ms", "60000", "--drain-timeout-s", str(int(LIMIT_S))]
+PATIENT_NODE = ["--peer-dead-ms", LIMIT_MS, "--peer-wait-ms", LIMIT_MS, "--drain-ms", LIMIT_MS]
 
 
 def program(name):
     return os.path.join(BIN, name)
 
 
-def free_port(host="127.0.0.1"):
-    with socket.socket() as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
+def at(d, p=None):
+    """Headers that name the nodes of a request."""
+    return {"X-Sluice-Decode-Node": d, **({"X-Sluice-Prefill-Node": p} if p else {})}
 
 
 def wait_for(what, condition, limit_s=LIMIT_S):
@@ -59,6 +65,11 @@ class Daemon:
     def alive(self):
         return self.process.poll() is None
 
+    def check_alive(self):
+        if not self.alive():
+            raise AssertionError(f"{self.name} ended with status {self.process.returncode}:\n{self.log()[-3000:]}")
+        return True
+
     def kill(self, sig=signal.SIGKILL):
         self.process.send_signal(sig)
 
@@ -77,10 +88,17 @@ class Daemon:
             raise AssertionError(f"{self.name} did not stop at SIGTERM:\n{self.log()[-2000:]}")
 
 
+def router_ports(router):
+    """(register, event, HTTP) of a router that listens on port 0, the kernel's choice, so that nobody can have taken them: the log tells."""
+    ready = wait_for("the router to be ready", lambda: router.check_alive() and re.search(
+        r"register=tcp://\S*:(\d+) events=tcp://\S*:(\d+)(?s:.*)router ready listen=\S+ port=(\d+) ", router.log()))
+    return tuple(map(int, ready.groups()))
+
+
 class Cluster:
     """with Cluster() as c: one router, prefill node p0, decode node d0."""
 
-    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None):
+    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None, hold=None):
         self.folder = tempfile.mkdtemp(prefix="sluice-test-")
         self.n_prefill, self.n_decode = prefill, decode
         self.router_options, self.node_options = list(router_options), list(node_options)
@@ -88,6 +106,8 @@ class Cluster:
         self.model_options = list(model_options)
         # name of a daemon -> (address, command prefix); loopback when it is not there
         self.hosts = hosts or {}
+        # name of a node -> after how many results (prompt chunks and tokens) its engine stands still until release()
+        self.hold = hold or {}
         self.daemons = {}
 
     def host(self, name):
@@ -103,10 +123,7 @@ class Cluster:
         try:
             if self.model is None:
                 self.model = self.make_model()
-            address, _ = self.host("router")
-            self.http_port, self.register_port, self.event_port = free_port(), free_port(), free_port()
-            self.address = address
-            self.url = f"http://{address}:{self.http_port}"
+            self.address, _ = self.host("router")
             self.admin = f"ipc://{self.folder}/router.sock"
             self.start_router()
             for i in range(self.n_prefill):
@@ -138,31 +155,30 @@ class Cluster:
 
     def start_router(self):
         address, prefix = self.host("router")
-        argv = [program("sluice-router"), "--listen", f"{address}:{self.http_port}", "--model", self.model,
-                "--served-model-name", "tiny", "--register-url", f"tcp://{address}:{self.register_port}", "--event-url",
-                f"tcp://{address}:{self.event_port}", "--admin-url", self.admin, *self.router_options]
+        argv = [program("sluice-router"), "--listen", f"{address}:0", "--model", self.model, "--served-model-name", "tiny", "--register-url",
+                f"tcp://{address}:0", "--event-url", f"tcp://{address}:0", "--admin-url", self.admin, *PATIENT_ROUTER, *self.router_options]
         self.daemons["router"] = Daemon("router", argv, self.folder, prefix)
-        wait_for("the router to answer HTTP", lambda: self.check_alive("router") and self.get("/version", quiet=True))
+        self.register_port, self.event_port, self.http_port = router_ports(self.daemons["router"])
+        self.url = f"http://{address}:{self.http_port}"
 
     def start_node(self, name, which, options=(), env=None):
         address, prefix = self.host(name)
         router, _ = self.host("router")
+        hold = ["--fault-hold-after", str(self.hold[name])] if name in self.hold else []
         argv = [program(which), "--name", name, "--routers", f"tcp://{router}:{self.register_port}", "--model", self.model,
-                "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M",
-                "--page-tokens", "16", "--cache-dir", os.path.join(self.folder, "cache"), *self.node_options, *options]
+                "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M", "--page-tokens",
+                "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *hold, *self.node_options, *options]
         self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
         return self.daemons[name]
 
-    def check_alive(self, name):
-        d = self.daemons[name]
-        if not d.alive():
-            raise AssertionError(f"{name} ended with status {d.process.returncode}:\n{d.log()[-3000:]}")
-        return True
+    def release(self, name):
+        """A node that is held goes on."""
+        self.daemons[name].kill(signal.SIGUSR1)
 
     def wait_nodes(self, n):
         def ready():
-            for name in self.daemons:
-                self.check_alive(name)
+            for d in self.daemons.values():
+                d.check_alive()
             return len([x for x in self.nodes() if x["state"] in ("ready", "up")]) >= n
 
         wait_for(f"{n} nodes to be ready", ready)
@@ -224,7 +240,8 @@ class Cluster:
                     yield json.loads(line[6:])
 
     def ctl(self, *args, check=True):
-        r = subprocess.run([program("sluicectl"), "--router", self.admin, *args, "-o", "json"], capture_output=True, text=True)
+        r = subprocess.run([program("sluicectl"), "--router", self.admin, "--timeout", str(LIMIT_S), *args, "-o", "json"], capture_output=True,
+                           text=True)
         if check and r.returncode != 0:
             raise AssertionError(f"sluicectl {' '.join(args)} ended with {r.returncode}: {r.stdout}{r.stderr}")
         return r
@@ -241,8 +258,14 @@ class Cluster:
             return []
         return self.tables("nodes")["nodes"]
 
-    def record(self, request_id):
-        return {row["key"]: row["value"] for row in self.tables("explain", request_id)["record"]}
+    def record(self, request_id, whole=True):
+        """The decision record as it is when both nodes have reported, which may be after the answer; not whole: as it is now."""
+
+        def read():
+            record = {row["key"]: row["value"] for row in self.tables("explain", request_id)["record"]}
+            return record if not whole or "-" not in (record["prefill_chunks_P"], record["prefill_chunks_D"]) else None
+
+        return wait_for(f"the nodes' reports on {request_id}", read)
 
     def wait_idle(self):
         """No request runs anywhere, no transfer is open, and every page of every node is free or cached."""

@@ -1,6 +1,8 @@
 """A stream read in the background, and what is in its chunks."""
 import threading
 
+from harness import LIMIT_S
+
 
 class Background:
     def __init__(self, generator):
@@ -18,10 +20,10 @@ class Background:
     def running(self):
         return self.thread.is_alive()
 
-    def result(self, limit_s=120):
-        self.thread.join(limit_s)
+    def result(self):
+        self.thread.join(LIMIT_S)
         if self.thread.is_alive():
-            raise AssertionError(f"the stream did not end in {limit_s} s, {len(self.chunks)} chunks came")
+            raise AssertionError(f"the stream did not end in {LIMIT_S:.0f} s, {len(self.chunks)} chunks came")
         if self.error:
             raise self.error
         return self.chunks

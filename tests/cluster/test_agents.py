@@ -1,20 +1,20 @@
 """A load that comes from two agents: one report, both clocks known; an agent for another server refuses; a lost agent is told."""
 import json
 import os
+import re
 import subprocess
 import unittest
 
-from harness import Cluster, Daemon, free_port, program, wait_for
+from harness import Cluster, Daemon, program, wait_for
 
 
 class Agents(unittest.TestCase):
     def start(self, c, name, url):
         """An agent process and its address."""
-        address = f"127.0.0.1:{free_port()}"
-        agent = Daemon(name, [program("sluice-bench"), "agent", "--listen", address, "--url", url], c.folder)
+        agent = Daemon(name, [program("sluice-bench"), "agent", "--listen", "127.0.0.1:0", "--url", url], c.folder)
         c.daemons[name] = agent
-        wait_for("the agent to listen", lambda: c.check_alive(name) and "listening on" in agent.log())
-        return agent, address
+        listens = wait_for("the agent to listen", lambda: agent.check_alive() and re.search(r"listening on .*, port (\d+),", agent.log()))
+        return agent, f"127.0.0.1:{listens[1]}"
 
     def compare(self, c, addresses, *options):
         report = os.path.join(c.folder, "compare.json")
@@ -48,12 +48,13 @@ class Agents(unittest.TestCase):
             self.assertIn("it was started for http://127.0.0.1:1 and sends to nothing else", text)
 
     def test_lost_agent_is_told_and_its_requests_are_errors(self):
-        with Cluster() as c:
+        with Cluster(hold={"d0": 1}) as c:  # no answer comes before the agent is lost
             (_, first), (second, second_address) = self.start(c, "a0", c.url), self.start(c, "a1", c.url)
             bench, report = self.compare(c, [first, second_address], "--arms", "pd", "--requests", "6", "--rounds", "3", "--rate", "1")
             wait_for("the load to run", lambda: "requests to send" in second.log())
             second.kill()
             second.wait()
+            c.release("d0")
             text = bench.communicate()[0]
             self.assertEqual(bench.returncode, 1, text)
             self.assertIn(f"the agent at {second_address} was lost", text)

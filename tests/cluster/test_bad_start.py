@@ -1,5 +1,6 @@
 """Wrong configs and wrong model files: exit status 78 and one sentence that says what was found, expected and what to do."""
 import os
+import socket
 import struct
 import subprocess
 import tempfile
@@ -103,8 +104,9 @@ class BadStart(unittest.TestCase):
                          "tcp://127.0.0.1:0", "--admin-url", f"ipc://{self.folder.name}/r.sock", words=[str(c.http_port), "in use"], want=1)
 
     def test_unreachable_router_the_node_waits_and_says_so(self):
-        port = harness.free_port()
-        with tempfile.TemporaryDirectory() as d:
+        with tempfile.TemporaryDirectory() as d, socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # nobody can listen there
+            port = taken.getsockname()[1]
             node = harness.Daemon("d0", [program("sluice-decode"), "--name", "d0", "--model", self.model, "--kv-memory", "4M", "--cache-dir", "none", "--routers",
                                          f"tcp://127.0.0.1:{port}"], d)
             harness.wait_for("a line about the router", lambda: f"127.0.0.1:{port}" in node.log())

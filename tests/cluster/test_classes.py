@@ -3,7 +3,8 @@ import unittest
 
 from harness import Cluster, prompt_of
 
-CLASSES = "chat ttft_ms=60000 tpot_ms=60000, hurried ttft_ms=1, default priority=3"
+# An hour is met by every machine, and a millisecond for 3000 tokens by none.
+CLASSES = "chat ttft_ms=3600000 tpot_ms=3600000, hurried ttft_ms=1, default priority=3"
 
 
 class Classes(unittest.TestCase):
@@ -11,7 +12,7 @@ class Classes(unittest.TestCase):
         with Cluster(prefill=0, router_options=["--slo-classes", CLASSES, "--slo-miss", "refuse"]) as c:
             want = None
             for headers, name, wishes in (({"X-Sluice-Class": "chat"}, "chat", "met"), ({}, "default", "none"),
-                                          ({"X-Sluice-Tpot-Ms": "60000"}, "default", "met")):
+                                          ({"X-Sluice-Tpot-Ms": "3600000"}, "default", "met")):
                 tokens, doc = c.complete(prompt_of(40), 8, headers=headers)
                 record = c.record(doc["id"])
                 self.assertEqual((record["class"], record["wishes"]), (name, wishes))
@@ -32,7 +33,7 @@ class Classes(unittest.TestCase):
 
     def test_relegated_requests_are_served_and_counted(self):
         with Cluster(prefill=0, router_options=["--slo-classes", CLASSES, "--slo-miss", "relegate"]) as c:
-            _, doc = c.complete(prompt_of(400), 8, headers={"X-Sluice-Class": "hurried"})
+            _, doc = c.complete(prompt_of(3000), 8, headers={"X-Sluice-Class": "hurried"})
             self.assertEqual(c.record(doc["id"])["wishes"], "missed")
             self.assertIn('sluice_slo_relegated_total{class="hurried"} 1', c.get("/metrics").decode())
             c.wait_idle()

@@ -3,12 +3,13 @@ import http.client
 import json
 import unittest
 
-from harness import Cluster, prompt_of, wait_for
+from harness import LIMIT_S, Cluster, at, prompt_of, wait_for
+from streams import Background, errors_of
 
 
 def leave(c, mode, prompt, after_chunks, salt, stream=True):
     """Sends a long request and closes the connection after some chunks."""
-    conn = http.client.HTTPConnection(c.address, c.http_port, timeout=60)
+    conn = http.client.HTTPConnection(c.address, c.http_port, timeout=LIMIT_S)
     conn.request("POST", "/v1/completions", json.dumps({
         "model": "tiny", "prompt": prompt, "max_tokens": 350, "min_tokens": 350, "ignore_eos": True, "stream": stream,
         "cache_salt": salt}), {"Content-Type": "application/json", "X-Sluice-Mode": mode})
@@ -39,13 +40,13 @@ class ClientLeaves(unittest.TestCase):
             self.assertEqual(a, b)
 
     def test_cancel_by_admin_ends_the_stream_with_an_error(self):
-        with Cluster() as c:
-            from streams import Background, errors_of
-            stream = Background(c.stream(prompt_of(20), 400, "pd"))
+        with Cluster(hold={"d0": 100}) as c:
+            stream = Background(c.stream(prompt_of(20), 400, "pd", at("d0", "p0")))
             wait_for("tokens to come", lambda: len(stream.chunks) > 3)
             c.ctl("cancel", stream.chunks[0]["id"])
             chunks = stream.result()
             self.assertEqual(len(errors_of(chunks)), 1, chunks[-1])
+            c.release("d0")
             c.wait_idle()
 
 

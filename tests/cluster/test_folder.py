@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 import harness
-from harness import Cluster, prompt_of
+from harness import Cluster, at, prompt_of
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "What would people make of the first 12 words?"}],
         "max_tokens": 24, "temperature": 0.8, "seed": 5}
@@ -18,7 +18,7 @@ def answers(model):
         assert status == 200, chat
         found = [chat["choices"][0]["message"]["content"], chat["usage"]]
         for mode in ("colocated", "pd"):
-            tokens, doc = c.complete(prompt_of(70), 12, mode, {"X-Sluice-Digest": "1"}, cache_salt=mode)
+            tokens, doc = c.complete(prompt_of(70), 12, mode, {"X-Sluice-Digest": "1", **at("d0")}, cache_salt=mode)
             found += [tokens, doc["sluice"]["digests"], c.record(doc["id"])["pages_received"]]
         c.wait_idle()
         return found

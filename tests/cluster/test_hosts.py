@@ -92,7 +92,7 @@ class Hosts(unittest.TestCase):
                 a = Daemon(f"agent-{name}", [program("sluice-bench"), "agent", "--listen", f"{address(name)}:7070", "--url", c.url],
                            c.folder, c.host(name)[1])
                 c.daemons[a.name] = a
-                wait_for("the agent to listen", lambda: c.check_alive(a.name) and "listening on" in a.log())
+                wait_for("the agent to listen", lambda: a.check_alive() and "listening on" in a.log())
             report = os.path.join(c.folder, "compare.json")
             r = subprocess.run([program("sluice-bench"), "compare", "--url", c.url, "--agents", f"{address('p0')}:7070,{address('d0')}:7070",
                                 "--requests", "8", "--rounds", "1", "--prompt-tokens", "20:60", "--output-tokens", "4:8", "--json", report],

@@ -54,7 +54,7 @@ class Service(unittest.TestCase):
         subprocess.run([program("sluice-make-model"), "--preset", "tiny", "--out", self.model], check=True, stdout=subprocess.DEVNULL)
         self.manager = Manager(self.folder)
         self.addCleanup(self.manager.close)
-        self.http, self.register = harness.free_port(), harness.free_port()
+        self.http = self.register = 0
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -69,8 +69,13 @@ class Service(unittest.TestCase):
         self.addCleanup(lambda: d.alive() and (d.kill(), d.wait()))
         return d
 
+    def start_router(self, config, env=None):
+        router = self.start("sluice-router", config, env)
+        self.register, _, self.http = harness.router_ports(router)
+        return router
+
     def router_text(self, **more):
-        options = {"listen": f"127.0.0.1:{self.http}", "model": self.model, "register_url": f"tcp://127.0.0.1:{self.register}",
+        options = {"listen": "127.0.0.1:0", "model": self.model, "register_url": "tcp://127.0.0.1:0",
                    "admin_url": f"ipc://{self.path('r.sock')}", "served_model_name": "tiny", **more}
         return "[router]\n" + "".join(f"{k} = {v}\n" for k, v in options.items())
 
@@ -88,7 +93,7 @@ class Service(unittest.TestCase):
             return e.code
 
     def test_an_engine_that_hangs_does_not_feed_the_watchdog(self):
-        self.start("sluice-router", self.write("router.conf", self.router_text()))
+        self.start_router(self.write("router.conf", self.router_text()))
         node = self.start("sluice-decode", self.write("node.conf", self.node_text(fault_wedge_step=1)), self.manager.env())
         self.manager.wait("READY=1")
         self.assertTrue([x for x in self.manager.heard if x.startswith("STATUS=loading the model, ")], self.manager.heard)
@@ -105,7 +110,7 @@ class Service(unittest.TestCase):
         self.assertNotIn("WATCHDOG=1", self.manager.listen())
 
     def test_the_router_tells_its_state(self):
-        router = self.start("sluice-router", self.write("router.conf", self.router_text()), self.manager.env())
+        router = self.start_router(self.write("router.conf", self.router_text()), self.manager.env())
         self.manager.wait("READY=1")
         self.manager.wait("WATCHDOG=1")
         wait_for("a status", lambda: self.manager.listen() is not None and [x for x in self.manager.heard if x.startswith("STATUS=") and len(x) > 10])
@@ -115,7 +120,7 @@ class Service(unittest.TestCase):
     def test_reload_takes_new_keys_and_tells_what_needs_a_restart(self):
         keys = self.write("keys", "alice:sk-old\n")
         config = self.write("router.conf", self.router_text(api_key_file=keys))
-        router = self.start("sluice-router", config, self.manager.env())
+        router = self.start_router(config, self.manager.env())
         self.manager.wait("READY=1")
         self.assertEqual((self.ask("/v1/models", "sk-old"), self.ask("/v1/models", "sk-new")), (200, 401))
         self.write("keys", "# none left\n")
@@ -148,7 +153,7 @@ class Service(unittest.TestCase):
         os.mkdir(self.path("credentials"))
         self.write("credentials/sluice.api-keys", "sk-secret\n")
         config = self.write("router.conf", self.router_text())
-        self.start("sluice-router", config, {**self.manager.env(), "CREDENTIALS_DIRECTORY": self.path("credentials")})
+        self.start_router(config, {**self.manager.env(), "CREDENTIALS_DIRECTORY": self.path("credentials")})
         self.manager.wait("READY=1")
         self.assertEqual((self.ask("/v1/models"), self.ask("/v1/models", "sk-secret")), (401, 200))
 
