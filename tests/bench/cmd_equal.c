@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/conf.h"
 #include "common/base/mem.h"
 #include "common/base/rand.h"
@@ -21,9 +23,11 @@
 #include "tests/bench/cluster_info.h"
 #include "tests/bench/workload.h"
 
-#define FIRST_TEXT_ID 16 /* control tokens lie below it in the vocabularies served here */
-#define COMPANY       7  /* other streams in the batch of a "mixed" run */
-#define RUN_TIMEOUT_S 300.0
+#define FIRST_TEXT_ID  16 /* control tokens lie below it in the vocabularies served here */
+#define COMPANY        7  /* other streams in the batch of a "mixed" run */
+#define RUN_TIMEOUT_S  300.0
+#define REPORT_WAIT_MS 30000 /* a report may come after the answer; of a node that was lost none comes */
+#define REPORT_POLL_MS 5
 
 struct options {
     char *url, *api_key, *json;
@@ -118,16 +122,35 @@ static long value_of(json_t *record, const char *key)
     return text ? strtol(text, NULL, 10) : -1;
 }
 
+static bool has_reports(json_t *record)
+{
+    const char *p = sl_info_value(record, "record", "prefill_chunks_P"),
+               *d = sl_info_value(record, "record", "prefill_chunks_D");
+    return p && d && strcmp(p, "-") != 0 && strcmp(d, "-") != 0;
+}
+
+/* The record with the reports of all nodes that took part. On SL_OK *out is the caller's. */
+static enum sl_err fetch_record(struct context *c, const char *request_id, json_t **out, struct sl_why *why)
+{
+    const uint64_t end_ms = sl_now_ms() + REPORT_WAIT_MS;
+    char *op = sl_xasprintf("explain/%s", request_id);
+    enum sl_err e;
+    while ((e = sl_info_tables(&c->router, op, out, why)) == SL_OK && !has_reports(*out) &&
+           sl_now_ms() < end_ms) {
+        json_decref(*out);
+        nanosleep(&(struct timespec){.tv_nsec = REPORT_POLL_MS * 1000000l}, NULL);
+    }
+    sl_free(op);
+    return e;
+}
+
 /* Holds the decision record of a run against what was asked. Returns NULL when it shows it, else what is
  * wrong (static). */
 static const char *check_record(struct context *c, const struct variant *v, uint32_t n_prompt,
                                 const char *request_id, struct sl_why *why)
 {
-    char *op = sl_xasprintf("explain/%s", request_id);
     json_t *record = NULL;
-    enum sl_err e = sl_info_tables(&c->router, op, &record, why);
-    sl_free(op);
-    if (e)
+    if (fetch_record(c, request_id, &record, why))
         return why->text;
     const char *wrong = NULL;
     long s = value_of(record, "s");
