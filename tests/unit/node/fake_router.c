@@ -25,7 +25,7 @@ void fake_router_open(struct fake_router *r)
     struct sl_why why = {{0}};
     memset(r, 0, sizeof *r);
     r->boot_id = sl_random_u64() | 1;
-    r->router_dead_ms = 30000;
+    r->router_dead_ms = FAKE_WAIT_MS;
     r->queue = sl_queue_new(4096);
     r->answers = sl_queue_new(256);
     r->next_tag = 1;

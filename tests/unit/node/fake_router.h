@@ -9,7 +9,7 @@
 
 #include "common/wire/wire_sock.h"
 
-#define FAKE_WAIT_MS    60000 /* far beyond anything that works: a limit for what does not */
+#define FAKE_WAIT_MS    300000 /* far beyond anything that works: a limit for what does not */
 #define FAKE_MAX_TOKENS 4096
 #define FAKE_MAX_STATES 32
 

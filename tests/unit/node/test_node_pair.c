@@ -37,17 +37,10 @@ static pid_t start(struct cluster *c, const char *program, const char *const *mo
     size_t n = 0;
     snprintf(routers, sizeof routers, "--routers=%s", fake_router_url(&c->router));
     snprintf(model, sizeof model, "--model=%s", model_path);
-    const char *fixed[] = {routers,
-                           model,
-                           "--page-tokens=16",
-                           "--kv-memory=16M",
-                           "--cache-dir=none",
-                           "--backend=portable",
-                           "--threads=1",
-                           "--max-batch-tokens=2048",
-                           "--log-level=warn",
-                           "--peer-heartbeat-ms=200",
-                           "--peer-dead-ms=1000"};
+    const char *fixed[] = {routers, model, "--page-tokens=16", "--kv-memory=16M", "--cache-dir=none",
+                           "--backend=portable", "--threads=1", "--max-batch-tokens=2048", "--log-level=warn",
+                           /* who is slow is not dead */
+                           "--peer-dead-ms=300000", "--peer-wait-ms=300000", "--drain-ms=300000"};
     for (; n < SL_COUNTOF(fixed); n++)
         args[n] = fixed[n];
     for (; more && *more; more++)
@@ -85,12 +78,16 @@ static void stop(struct cluster *c, pid_t *pid)
     *pid = 0;
 }
 
-static int cluster_close(void **state)
+static void close_own(struct cluster *c)
 {
-    struct cluster *c = *state;
     stop(c, &c->p_pid);
     stop(c, &c->d_pid);
     fake_router_close(&c->router);
+}
+
+static int cluster_close(void **state)
+{
+    close_own(*state);
     return 0;
 }
 
@@ -272,29 +269,38 @@ static void command_sent_twice_runs_once(void **state)
     assert_int_equal(q->n_tokens, 24);
 }
 
+/* The nodes are held in the middle: while a prompt is computed, while its pages travel, while tokens come. */
 static void request_canceled_frees_everything_at_once(void **state)
 {
-    struct cluster *c = *state;
-    char id[32];
-    for (int when = 0; when < 3; when++) {
-        struct fake_ask a = make_ask(c, id, when == 1 ? LONG : 0);
-        a.tokens = prompt;
+    (void)state;
+    static const char *const hold_10[] = {"--fault-hold-after=10", NULL},
+                             *const hold_110[] = {"--fault-hold-after=110", NULL}; /* 96 chunks, and tokens */
+    static const struct {
+        const char *const *p_more, *const *d_more;
+        uint32_t split, n_states, n_tokens;
+    } cases[] = {{NULL, hold_10, 0, 1, 0}, {hold_10, NULL, LONG, 3, 0}, {NULL, hold_110, 0, 1, 4}};
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct cluster c;
+        cluster_open_with(&c, cases[i].p_more, cases[i].d_more);
+        char id[32];
+        struct fake_ask a = make_ask(&c, id, cases[i].split);
         a.n_tokens = a.n_prompt = LONG;
         a.max_tokens = 2000;
         a.chunk = 16;
-        assert_int_equal(fake_submit(&c->router, &a), SL_OK);
+        assert_int_equal(fake_submit(&c.router, &a), SL_OK);
         if (a.split)
-            assert_int_equal(fake_prefill(&c->router, &a), SL_OK);
-        struct fake_request *q = fake_router_request(&c->router, id, 1);
-        FAKE_WAIT(&c->router, when == 0 ? q->n_states > 0 : when == 1 ? q->n_states > 2 : q->n_tokens > 3);
-        assert_int_equal(fake_cancel(&c->router, c->d, id, 1, 1000), SL_OK);
+            assert_int_equal(fake_prefill(&c.router, &a), SL_OK);
+        struct fake_request *q = fake_router_request(&c.router, id, 1);
+        FAKE_WAIT(&c.router, q->n_states >= cases[i].n_states && q->n_tokens >= cases[i].n_tokens);
+        assert_int_equal(fake_cancel(&c.router, c.d, id, 1, 1000), SL_OK);
         if (a.split)
-            assert_int_equal(fake_cancel(&c->router, c->p, id, 1, 1000), SL_OK);
-        FAKE_WAIT(&c->router, q->d.done && (!a.split || q->p.done));
+            assert_int_equal(fake_cancel(&c.router, c.p, id, 1, 1000), SL_OK);
+        FAKE_WAIT(&c.router, q->d.done && (!a.split || q->p.done));
         assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_CANCELED);
-        fake_expect_no_leak(&c->router, c->d);
-        fake_expect_no_leak(&c->router, c->p);
+        fake_expect_no_leak(&c.router, c.d);
+        fake_expect_no_leak(&c.router, c.p);
         assert_int_equal(q->d.n_done, 1);
+        close_own(&c);
     }
 }
 
@@ -331,23 +337,29 @@ static void cancel_that_comes_first_refuses_the_submit(void **state)
 
 static void later_attempt_supersedes_the_one_that_runs(void **state)
 {
-    struct cluster *c = *state;
+    (void)state;
+    static const char *const hold[] = {"--fault-hold-after=20", NULL};
+    struct cluster c;
+    cluster_open_with(&c, NULL, hold);
     char id[32];
-    struct fake_ask a = make_ask(c, id, 0);
+    struct fake_ask a = make_ask(&c, id, 0);
     a.max_tokens = 2000;
-    assert_int_equal(fake_submit(&c->router, &a), SL_OK);
-    struct fake_request *first = fake_router_request(&c->router, id, 1);
-    FAKE_WAIT(&c->router, first->n_tokens > 0);
+    assert_int_equal(fake_submit(&c.router, &a), SL_OK);
+    struct fake_request *first = fake_router_request(&c.router, id, 1),
+                        *second = fake_router_request(&c.router, id, 2);
+    FAKE_WAIT(&c.router, first->n_tokens > 0);
     a.attempt = 2;
     a.max_tokens = 24;
-    struct fake_request *second = run(c, &a);
-    FAKE_WAIT(&c->router, first->d.done);
+    assert_int_equal(fake_submit(&c.router, &a), SL_OK);
+    kill(c.d_pid, SIGUSR1);
+    FAKE_WAIT(&c.router, first->d.done && second->d.done);
     assert_int_equal(first->d.reason, SLUICE__DONE_REASON__DONE_CANCELED);
     assert_int_equal(second->n_tokens, 24);
     a.attempt = 1;
-    assert_int_equal(fake_submit(&c->router, &a), SL_ECANCELED); /* arrives late: not run again */
-    fake_expect_no_leak(&c->router, c->d);
+    assert_int_equal(fake_submit(&c.router, &a), SL_ECANCELED); /* arrives late: not run again */
+    fake_expect_no_leak(&c.router, c.d);
     assert_int_equal(first->d.n_done, 1);
+    close_own(&c);
 }
 
 static void deadline_passed_ends_the_leg_with_edeadline(void **state)
@@ -528,8 +540,7 @@ static void prefill_node_killed_in_the_middle_is_not_seen_in_the_tokens(void **s
                   q->d.report.pages_received);
     assert_true(q->d.report.pages_received >= 4 && q->d.report.recovered_tokens <= LONG - 4 * PAGE);
     fake_expect_no_leak(&c.router, c.d);
-    stop(&c, &c.d_pid);
-    fake_router_close(&c.router);
+    close_own(&c);
 }
 
 static void decode_node_killed_in_the_middle_ends_the_prefill_leg(void **state)
@@ -551,15 +562,15 @@ static void decode_node_killed_in_the_middle_ends_the_prefill_leg(void **state)
     FAKE_WAIT(&c.router, q->p.done);
     assert_int_equal(q->p.n_done, 1);
     fake_expect_no_leak(&c.router, c.p);
-    stop(&c, &c.p_pid);
-    fake_router_close(&c.router);
+    close_own(&c);
 }
 
 static void node_at_sigterm_finishes_what_runs_and_takes_nothing_new(void **state)
 {
     (void)state;
     struct cluster c;
-    cluster_open_with(&c, NULL, NULL);
+    static const char *const hold[] = {"--fault-hold-after=100", NULL};
+    cluster_open_with(&c, NULL, hold);
     char id[32], id2[32];
     struct fake_ask a = make_ask(&c, id, 0);
     a.max_tokens = 1500;
@@ -577,15 +588,15 @@ static void node_at_sigterm_finishes_what_runs_and_takes_nothing_new(void **stat
     assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_LENGTH);
     assert_int_equal(q->n_tokens, 1500);
     assert_int_equal(fake_daemon_wait(c.d_pid), 0);
-    stop(&c, &c.p_pid);
-    fake_router_close(&c.router);
+    c.d_pid = 0;
+    close_own(&c);
 }
 
 static void drain_that_runs_out_of_time_gives_the_request_back(void **state)
 {
     (void)state;
     struct cluster c;
-    static const char *const short_drain[] = {"--drain-ms=1", NULL};
+    static const char *const short_drain[] = {"--drain-ms=1", "--fault-hold-after=100", NULL};
     cluster_open_with(&c, NULL, short_drain);
     char id[32];
     struct fake_ask a = make_ask(&c, id, 0);
@@ -598,8 +609,8 @@ static void drain_that_runs_out_of_time_gives_the_request_back(void **state)
     assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_ERROR);
     assert_int_equal(q->d.code, SL_EDRAINING);
     assert_int_equal(fake_daemon_wait(c.d_pid), 0);
-    stop(&c, &c.p_pid);
-    fake_router_close(&c.router);
+    c.d_pid = 0;
+    close_own(&c);
 }
 
 static void router_that_falls_silent_has_its_requests_canceled(void **state)
@@ -620,12 +631,15 @@ static void router_that_falls_silent_has_its_requests_canceled(void **state)
     assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_CANCELED);
     assert_int_equal(q->d.code, SL_EPEER);
     c.router.mute = false;
-    uint32_t beats = c.d->n_heartbeats;
-    FAKE_WAIT(&c.router, c.d->n_heartbeats > beats + 1); /* and it serves again */
+    /* and it serves again: at a router that comes back with more patience, as this test may be slow */
+    uint32_t before = c.d->n_registered;
+    c.router.router_dead_ms = FAKE_WAIT_MS;
+    c.router.boot_id++;
+    c.d->last_seq = 0;
+    FAKE_WAIT(&c.router, c.d->n_registered > before);
     a = make_ask(&c, id, 0);
     assert_int_equal(run(&c, &a)->n_tokens, 24);
-    stop(&c, &c.d_pid);
-    fake_router_close(&c.router);
+    close_own(&c);
 }
 
 static void router_that_restarts_is_registered_at_again(void **state)
@@ -646,8 +660,7 @@ static void router_that_restarts_is_registered_at_again(void **state)
     fake_expect_no_leak(&c.router, c.d); /* the old router's request is gone */
     a = make_ask(&c, id, 0);
     assert_int_equal(run(&c, &a)->n_tokens, 24);
-    stop(&c, &c.d_pid);
-    fake_router_close(&c.router);
+    close_own(&c);
 }
 
 /* Both nodes prefill for each other with room for little more than one prompt each: whoever holds pages while
@@ -684,9 +697,7 @@ static void pools_of_little_more_than_a_prompt_serve_everything(void **state)
     }
     fake_expect_no_leak(&c.router, c.p);
     fake_expect_no_leak(&c.router, c.d);
-    stop(&c, &c.p_pid);
-    stop(&c, &c.d_pid);
-    fake_router_close(&c.router);
+    close_own(&c);
 }
 
 static void bit_flipped_on_the_way_is_sent_again_and_without_digests_is_seen(void **state)
@@ -708,9 +719,7 @@ static void bit_flipped_on_the_way_is_sent_again_and_without_digests_is_seen(voi
             n_different += base->digests[i] != q->digests[i];
         assert_true(digests ? q->p.report.resends > 0 : q->p.report.resends == 0);
         assert_true(digests ? n_different == 0 : n_different > 0);
-        stop(&c, &c.p_pid);
-        stop(&c, &c.d_pid);
-        fake_router_close(&c.router);
+        close_own(&c);
     }
 }
 
@@ -726,8 +735,7 @@ static void node_permitted_one_duty_refuses_the_other(void **state)
     char id[32];
     struct fake_ask a = make_ask(&c, id, 0);
     assert_int_equal(fake_submit(&c.router, &a), SL_EUNSUPPORTED);
-    stop(&c, &c.p_pid);
-    fake_router_close(&c.router);
+    close_own(&c);
 }
 
 static void daemon_with_a_wrong_option_or_model_exits_78(void **state)
@@ -773,10 +781,8 @@ int main(void)
         cmocka_unit_test(first_token_that_ends_the_request_ends_it_on_both_nodes),
         cmocka_unit_test(logprobs_come_with_every_token_in_every_mode),
         cmocka_unit_test(command_sent_twice_runs_once),
-        cmocka_unit_test(request_canceled_frees_everything_at_once),
         cmocka_unit_test(cancel_of_the_decode_leg_ends_the_prefill_leg_too),
         cmocka_unit_test(cancel_that_comes_first_refuses_the_submit),
-        cmocka_unit_test(later_attempt_supersedes_the_one_that_runs),
         cmocka_unit_test(deadline_passed_ends_the_leg_with_edeadline),
         cmocka_unit_test(bad_orders_are_refused_in_words),
         cmocka_unit_test(prefill_refused_is_computed_at_the_decode_node),
@@ -784,6 +790,8 @@ int main(void)
         cmocka_unit_test(many_requests_at_once_in_all_modes_are_equal_and_leave_nothing),
     };
     const struct CMUnitTest own[] = {
+        cmocka_unit_test(request_canceled_frees_everything_at_once),
+        cmocka_unit_test(later_attempt_supersedes_the_one_that_runs),
         cmocka_unit_test(prefill_node_killed_in_the_middle_is_not_seen_in_the_tokens),
         cmocka_unit_test(decode_node_killed_in_the_middle_ends_the_prefill_leg),
         cmocka_unit_test(node_at_sigterm_finishes_what_runs_and_takes_nothing_new),

@@ -456,7 +456,7 @@ static void a_silent_peer_is_cut_off(void **state)
     struct sl_xfer_peer ref = {.name = "p0", .boot_id = 7};
     uint32_t pages[2] = {0, 1};
     (void)state;
-    rig_open(&d, &(struct rig_opts){.name = "d0", .peer_dead_ms = 200, .heartbeat_ms = 20, .wait_ms = 200});
+    rig_open(&d, &(struct rig_opts){.name = "d0", .peer_dead_ms = 2000, .heartbeat_ms = 20, .wait_ms = 2000});
     raw_open(&p, "loop", "p0", 7);
     raw_join(&p, &d);
     struct sl_kv_header h = {.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 2 * PT, .deadline_ms = 60000};

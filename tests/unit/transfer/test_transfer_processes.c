@@ -25,15 +25,19 @@
 
 extern char **environ;
 
-static const struct rig_opts node_opts = {
-    .transport = "ucx", .head_dim = 23040, .n_pages = N_PAGES, .peer_dead_ms = 500, .heartbeat_ms = 50};
+#define HUNG_MS                                                                                              \
+    2000u /* a peer that hangs is cut off after this; one that is only slow must say a word in it */
 
-static void open_node(struct rig_node *n, const char *name, uint64_t boot_id)
+/* dead_ms 0: a peer counts as dead when its connection breaks only. */
+static void open_node(struct rig_node *n, const char *name, uint64_t boot_id, uint32_t dead_ms)
 {
-    struct rig_opts o = node_opts;
-    o.name = name;
-    o.boot_id = boot_id;
-    rig_open(n, &o);
+    rig_open(n, &(struct rig_opts){.transport = "ucx",
+                                   .head_dim = 23040,
+                                   .n_pages = N_PAGES,
+                                   .peer_dead_ms = dead_ms,
+                                   .heartbeat_ms = 50,
+                                   .name = name,
+                                   .boot_id = boot_id});
 }
 
 /* ---- the other node ---- */
@@ -44,7 +48,7 @@ static int other_p(const char *address, uint64_t boot_id)
     struct sl_xfer_peer d = {.name = "d0", .boot_id = 1};
     struct sl_xfer_key k = rig_key("request", (uint32_t)boot_id);
     uint32_t pages[N_PAGES];
-    open_node(&n, "p0", boot_id);
+    open_node(&n, "p0", boot_id, 0);
     snprintf(d.address, sizeof d.address, "%s", address);
     rig_iota(pages, N_PAGES, 0);
     for (uint32_t i = 0; i < N_PAGES; i++)
@@ -66,7 +70,7 @@ static int other_d(uint64_t boot_id)
     struct sl_xfer_peer p = {.name = "p0", .boot_id = 1};
     struct sl_xfer_key k = rig_key("request", (uint32_t)boot_id);
     uint32_t pages[N_PAGES];
-    open_node(&n, "d0", boot_id);
+    open_node(&n, "d0", boot_id, 0);
     rig_iota(pages, N_PAGES, 0);
     if (sl_xfer_recv_open(n.x, &k, &p, pages, TOKENS, 0, RIG_DEADLINE_MS) != SL_OK)
         return 1;
@@ -113,12 +117,17 @@ static void end_other(pid_t pid)
 
 /* ---- this node ---- */
 
+static uint64_t rounds(int sig)
+{
+    return sig == SIGSTOP ? 2 : 5; /* each hang takes HUNG_MS */
+}
+
 static void prefill_node_goes(int sig, uint64_t first_boot_id)
 {
     struct rig_node d;
     unsigned long long seed = first_boot_id;
-    open_node(&d, "d0", 1);
-    for (uint64_t boot_id = first_boot_id; boot_id < first_boot_id + 5; boot_id++) {
+    open_node(&d, "d0", 1, sig == SIGSTOP ? HUNG_MS : 0);
+    for (uint64_t boot_id = first_boot_id; boot_id < first_boot_id + rounds(sig); boot_id++) {
         struct sl_xfer_key k = rig_key("request", (uint32_t)boot_id);
         struct sl_xfer_peer p = {.name = "p0", .boot_id = boot_id};
         uint32_t pages[N_PAGES];
@@ -164,11 +173,11 @@ static void decode_node_goes(int sig, uint64_t first_boot_id)
     struct rig_node p;
     unsigned long long seed = first_boot_id;
     uint32_t pages[N_PAGES];
-    open_node(&p, "p0", 1);
+    open_node(&p, "p0", 1, sig == SIGSTOP ? HUNG_MS : 0);
     rig_iota(pages, N_PAGES, 0);
     for (uint32_t i = 0; i < N_PAGES; i++)
         rig_fill(&p, i, 1, i);
-    for (uint64_t boot_id = first_boot_id; boot_id < first_boot_id + 5; boot_id++) {
+    for (uint64_t boot_id = first_boot_id; boot_id < first_boot_id + rounds(sig); boot_id++) {
         struct sl_xfer_key k = rig_key("request", (uint32_t)boot_id);
         struct sl_xfer_peer d = {.name = "d0", .boot_id = boot_id};
         pid_t pid = start_other("d", "-", boot_id, d.address, sizeof d.address);
@@ -203,7 +212,7 @@ static void peers_that_vanish_while_connecting_leave_no_trace(void **state)
 {
     struct rig_node d;
     (void)state;
-    open_node(&d, "d0", 1);
+    open_node(&d, "d0", 1, 0);
     for (uint64_t boot_id = 100; boot_id < 120; boot_id++) {
         pid_t pid = start_other("p", d.peer.address, boot_id, NULL, 0);
         usleep((useconds_t)(20000 + (boot_id - 100) * 700)); /* around the time a process needs to come up */

@@ -438,19 +438,20 @@ void case_deadline_ends_both_sides(const char *transport)
     struct xfer_pair t;
     struct sl_xfer_key lonely = rig_key("lonely", 1), slow = rig_key("slow", 1), never = rig_key("never", 1);
     uint32_t d[4] = {0, 1, 2, 3};
-    struct rig_opts o = {.wait_ms = 200};
-    pair_open(&t, transport, &o, &o);
-    /* P announced, D never opens */
-    assert_int_equal(sl_xfer_send_open(t.p.x, &lonely, &t.d.peer, 4 * PT, 150), SL_OK);
-    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &lonely).err, SL_EDEADLINE);
     /* D opened, P never announces */
+    pair_open(&t, transport, NULL, &(struct rig_opts){.wait_ms = 200});
     assert_int_equal(sl_xfer_recv_open(t.d.x, &never, &t.p.peer, d, 4 * PT, 0, RIG_DEADLINE_MS), SL_OK);
     struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &never);
     assert_int_equal(r.err, SL_EPEER);
     assert_int_equal(r.n_tokens, 0);
-    /* granted, and P does not compute: D's deadline tells P */
+    pair_close(&t);
+    /* P announced, D never opens */
+    pair_open(&t, transport, NULL, NULL);
+    assert_int_equal(sl_xfer_send_open(t.p.x, &lonely, &t.d.peer, 4 * PT, 150), SL_OK);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &lonely).err, SL_EDEADLINE);
+    /* granted, and P does not compute: D's deadline, long enough for a slow grant, tells P */
     assert_int_equal(sl_xfer_send_open(t.p.x, &slow, &t.d.peer, 4 * PT, RIG_DEADLINE_MS), SL_OK);
-    assert_int_equal(sl_xfer_recv_open(t.d.x, &slow, &t.p.peer, d, 4 * PT, 0, 300), SL_OK);
+    assert_int_equal(sl_xfer_recv_open(t.d.x, &slow, &t.p.peer, d, 4 * PT, 0, 2000), SL_OK);
     assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &slow).err, SL_EDEADLINE);
     assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &slow).err, SL_ECANCELED);
     /* the other way round: P's deadline is the shorter one, and it tells D */

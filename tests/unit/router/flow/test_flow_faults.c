@@ -436,9 +436,10 @@ static void bad_request_is_not_tried_elsewhere(void **state)
     end(&s);
 }
 
+/* Short, and yet long enough for a thread of this test that gets no CPU for a while. */
 static void short_timeout(struct sl_flow_conf *conf)
 {
-    conf->command_timeout_ms = 50;
+    conf->command_timeout_ms = 2000;
 }
 
 static void command_unanswered_is_sent_once_more_then_elsewhere(void **state)
@@ -521,7 +522,7 @@ static void last_node_dies_client_gets_a_clear_error(void **state)
 static void dies_soon(struct sl_flow_conf *conf)
 {
     conf->heartbeat_ms = 50;
-    conf->node_dead_ms = 400;
+    conf->node_dead_ms = 3000; /* and no less: this test must report for d1 within it */
 }
 
 static void silent_node_is_dead_and_its_requests_move(void **state)

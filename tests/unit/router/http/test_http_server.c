@@ -279,7 +279,7 @@ static void malformed_requests_do_not_hurt(void **state)
     http_once(rig.port, "GET", "/here", "", NULL, &r);
     assert_int_equal(r.status, 200);
     http_reply_fini(&r);
-    assert_true(sl_http_server_wait_idle(rig.server, 5000));
+    assert_true(sl_http_server_wait_idle(rig.server, 60000));
     close_rig(&rig);
 }
 
@@ -290,19 +290,24 @@ static void request_that_never_ends_is_408(void **state)
     struct http_reply r;
     (void)state;
     open_rig(&rig, &(struct sl_http_conf){.receive_timeout_s = 1});
-    http_connect(&c, rig.port);
     http_connect(&fresh, rig.port); /* says nothing at all: just closed */
-    http_send(&c, "POST /worker HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf", 57);
-    http_read(&c, &r);
-    assert_int_equal(r.status, 408);
-    assert_true(r.complete);
-    assert_non_null(strstr(r.body, "RequestTimeoutError"));
-    http_reply_fini(&r);
     http_read(&fresh, &r);
     assert_int_equal(r.status, 0);
     http_reply_fini(&r);
-    http_close(&c);
     http_close(&fresh);
+    for (bool answered = false; !answered;) { /* not when this thread was too slow to say a word in time */
+        http_connect(&c, rig.port);
+        http_send(&c, "POST /worker HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf", 57);
+        http_read(&c, &r);
+        answered = r.status != 0;
+        if (answered) {
+            assert_int_equal(r.status, 408);
+            assert_true(r.complete);
+            assert_non_null(strstr(r.body, "RequestTimeoutError"));
+        }
+        http_reply_fini(&r);
+        http_close(&c);
+    }
     close_rig(&rig);
 }
 
@@ -414,7 +419,7 @@ static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
         sched_yield();
     http_close(&c);
     sem_post(&rig.hold);
-    assert_true(sl_http_server_wait_idle(rig.server, 5000));
+    assert_true(sl_http_server_wait_idle(rig.server, 60000));
     close_rig(&rig);
 }
 
