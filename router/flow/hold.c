@@ -75,8 +75,8 @@ void sl_flow_hold(struct sl_flow *f, struct sl_request *r, const struct sl_place
                            .work = r->req->n_tokens};
     sl_share_enter(&f->share, r->account, f->held, f->n_waiting, now);
     const struct sl_place_prediction *p = &choice->best.predicted;
-    double wait_ms = sl_share_wait_ms(&f->share, sl_share_ahead(f->held, f->n_waiting, &mine),
-                                      sl_place_tokens_per_ms(&f->view->state));
+    double wait_ms = sl_share_wait_ms(&f->share, f->held, f->n_waiting, &mine,
+                                      sl_place_tokens_per_ms(&f->view->state, f->mode));
     double more_ms = fmax(0, p->wait_ms - f->conf.hold_ms), ttft_ms = p->ttft_ms - more_ms;
     wait_ms += more_ms;
     double patience = patience_ms(f, r, ttft_ms, now);
@@ -107,11 +107,11 @@ void sl_flow_unhold(struct sl_flow *f, struct sl_request *r)
 
 void sl_flow_let_go(struct sl_flow *f)
 {
-    double below = 0;
     f->room = false;
+    sl_share_anew(f->held, f->n_waiting);
     for (uint32_t tries = 0; tries < LET_GO_TRIES;) {
         uint64_t now = sl_now_us();
-        uint32_t i = sl_share_next(f->held, f->n_waiting, below, now);
+        uint32_t i = sl_share_next(f->held, f->n_waiting, now);
         if (i == SL_SHARE_NONE)
             return;
         struct sl_request *r = f->held[i].who;
@@ -119,7 +119,7 @@ void sl_flow_let_go(struct sl_flow *f)
         struct sl_why why = {{0}};
         enum sl_err err = sl_flow_choose(f, r, &choice, &why);
         if (!err && choice.best.predicted.wait_ms > f->conf.hold_ms) {
-            below = f->held[i].work;
+            sl_share_skip(&f->held[i]);
             tries++;
             continue;
         }

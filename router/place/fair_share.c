@@ -22,19 +22,28 @@ void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_he
 {
     if (n == 0) {
         s->epoch++;
-        s->last_us = now_us;
+        s->drain.last_us = now_us;
     }
-    if (a->epoch != s->epoch) {
-        a->epoch = s->epoch;
-        a->used = s->now;
-    } else if (!waits(a, held, n)) {
-        a->used = fmax(a->used, s->now);
-    }
+    if (waits(a, held, n))
+        return;
+    a->drain.last_us = now_us;
+    a->used = a->epoch == s->epoch ? fmax(a->used, s->now) : s->now;
+    a->epoch = s->epoch;
 }
 
-static bool is_short(const struct sl_held *h, double below)
+/* What is skipped lets nothing pass that would make it wait for more than its own work. */
+static double most_work(const struct sl_held *held, uint32_t n)
 {
-    return below <= 0 || h->work < below;
+    double most = HUGE_VAL;
+    for (uint32_t i = 0; i < n; i++)
+        if (held[i].skipped)
+            most = fmin(most, held[i].work - held[i].overtaken);
+    return most;
+}
+
+static bool may_go(const struct sl_held *h, double most)
+{
+    return !h->skipped && h->work < most;
 }
 
 static int64_t level(const struct sl_held *h, uint64_t now_us)
@@ -43,12 +52,12 @@ static int64_t level(const struct sl_held *h, uint64_t now_us)
 }
 
 /* The priority whose turn it is: the most urgent after ageing, and of equals the one that aged. */
-static bool next_priority(const struct sl_held *held, uint32_t n, double below, uint64_t now_us, int32_t *out)
+static bool next_priority(const struct sl_held *held, uint32_t n, double most, uint64_t now_us, int32_t *out)
 {
     int64_t best = 0;
     bool found = false;
     for (uint32_t i = 0; i < n; i++) {
-        if (!is_short(&held[i], below))
+        if (!may_go(&held[i], most))
             continue;
         int64_t l = level(&held[i], now_us);
         if (!found || l < best || (l == best && held[i].priority > *out)) {
@@ -60,15 +69,16 @@ static bool next_priority(const struct sl_held *held, uint32_t n, double below, 
     return found;
 }
 
-uint32_t sl_share_next(const struct sl_held *held, uint32_t n, double below, uint64_t now_us)
+uint32_t sl_share_next(const struct sl_held *held, uint32_t n, uint64_t now_us)
 {
+    const double most = most_work(held, n);
     uint32_t best = SL_SHARE_NONE;
     int32_t priority;
-    if (!next_priority(held, n, below, now_us, &priority))
+    if (!next_priority(held, n, most, now_us, &priority))
         return SL_SHARE_NONE;
     for (uint32_t i = 0; i < n; i++) {
         const struct sl_held *h = &held[i], *b = best == SL_SHARE_NONE ? NULL : &held[best];
-        if (h->priority != priority || !is_short(h, below))
+        if (h->priority != priority || !may_go(h, most))
             continue;
         if (!b || h->account->used < b->account->used ||
             (h->account->used <= b->account->used && h->arrived_us < b->arrived_us))
@@ -77,19 +87,44 @@ uint32_t sl_share_next(const struct sl_held *held, uint32_t n, double below, uin
     return best;
 }
 
+static void drain_add(struct sl_drain *d, double work, uint64_t now_us)
+{
+    d->work += work;
+    d->ms += (double)(now_us - d->last_us) / 1e3;
+    d->last_us = now_us;
+    if (d->ms > MEMORY_MS) {
+        d->work /= 2;
+        d->ms /= 2;
+    }
+}
+
+/* guess: as long as little was seen. */
+static double drain_per_ms(const struct sl_drain *d, double guess)
+{
+    return (d->work + GUESS_MS * guess) / (d->ms + GUESS_MS);
+}
+
 void sl_share_served(struct sl_share *s, struct sl_held *held, uint32_t n, uint32_t i, uint64_t now_us)
 {
     for (uint32_t k = 0; k < n; k++)
         if (held[k].priority == held[i].priority)
             held[k].since_us = now_us;
+    for (uint32_t k = 0; k < n; k++)
+        held[k].overtaken += held[k].skipped ? held[i].work : 0;
     s->now = fmax(s->now, held[i].account->used);
-    s->drained += held[i].work;
-    s->drained_ms += (double)(now_us - s->last_us) / 1e3;
-    s->last_us = now_us;
-    if (s->drained_ms > MEMORY_MS) {
-        s->drained /= 2;
-        s->drained_ms /= 2;
-    }
+    drain_add(&s->drain, held[i].work, now_us);
+    drain_add(&held[i].account->drain, held[i].work, now_us);
+}
+
+void sl_share_skip(struct sl_held *h)
+{
+    h->skipped = true;
+}
+
+void sl_share_anew(struct sl_held *held, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        held[i].skipped = false;
 }
 
 void sl_share_charge(struct sl_account *a, double work)
@@ -97,7 +132,8 @@ void sl_share_charge(struct sl_account *a, double work)
     a->used += work / a->weight;
 }
 
-double sl_share_ahead(const struct sl_held *held, uint32_t n, const struct sl_held *mine)
+double sl_share_wait_ms(const struct sl_share *s, const struct sl_held *held, uint32_t n,
+                        const struct sl_held *mine, double guess_per_ms)
 {
     double ahead = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -113,18 +149,16 @@ double sl_share_ahead(const struct sl_held *held, uint32_t n, const struct sl_he
         }
     }
     const struct sl_account *own = mine->account;
-    double turn = own->used + (own->urgent + own->waits) / own->weight;
+    double before = own->urgent + own->waits, turn = own->used + before / own->weight;
     for (uint32_t i = 0; i < n; i++) {
         struct sl_account *a = held[i].account;
         double gets = a == own ? a->waits : (turn - a->used) * a->weight - a->urgent;
         ahead += fmin(fmax(gets, 0), a->waits);
         a->waits = 0; /* each account once */
     }
-    return ahead;
-}
-
-double sl_share_wait_ms(const struct sl_share *s, double ahead, double guess_per_ms)
-{
-    double per_ms = (s->drained + GUESS_MS * guess_per_ms) / (s->drained_ms + GUESS_MS);
-    return per_ms > 0 ? ahead / per_ms : 0;
+    double all_per_ms = drain_per_ms(&s->drain, guess_per_ms);
+    double own_per_ms = drain_per_ms(&own->drain, all_per_ms);
+    if (all_per_ms <= 0 || own_per_ms <= 0)
+        return 0;
+    return fmax(ahead / all_per_ms, before / own_per_ms);
 }

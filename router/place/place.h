@@ -116,8 +116,9 @@ SL_MUST_CHECK enum sl_err sl_place(const struct sl_place_state *state, const str
  * usable. What a client that is turned away is told to wait. */
 double sl_place_wait_ms(const struct sl_place_state *state);
 
-/* Prompt tokens a millisecond that all usable nodes together compute beside what decodes there. */
-double sl_place_tokens_per_ms(const struct sl_place_state *state);
+/* Prompt tokens a millisecond that all usable nodes together compute beside what decodes there; in mode pd
+ * those that prefer to. */
+double sl_place_tokens_per_ms(const struct sl_place_state *state, enum sl_place_mode mode);
 
 /* The reported link of a pair, or NULL. */
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d);

@@ -147,20 +147,21 @@ double sl_place_wait_ms(const struct sl_place_state *state)
     return least > 0 ? least : 0;
 }
 
-double sl_place_tokens_per_ms(const struct sl_place_state *state)
+double sl_place_tokens_per_ms(const struct sl_place_state *state, enum sl_place_mode mode)
 {
     const struct sl_place_req any = {.chunk = -2};
-    double sum = 0, steps;
+    double all = 0, preferring = 0, steps;
     for (uint32_t i = 0; i < state->n_nodes; i++) {
         const struct sl_place_node *n = &state->nodes[i];
         if (n->unusable)
             continue;
         struct sl_node_facts f = {0};
         find_facts(&f, n, &any);
-        double ms = prompt_ms(n, &f, SPEED_TOKENS, 0, &steps);
-        sum += ms > 0 ? SPEED_TOKENS / ms : 0;
+        double ms = prompt_ms(n, &f, SPEED_TOKENS, 0, &steps), speed = ms > 0 ? SPEED_TOKENS / ms : 0;
+        all += speed;
+        preferring += n->prefers_prefill ? speed : 0;
     }
-    return sum;
+    return mode == SL_PLACE_PD && preferring > 0 ? preferring : all;
 }
 
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d)

@@ -50,8 +50,22 @@ SL_MUST_CHECK enum sl_err sim_cluster_plain(const char *preset, uint32_t n_prefi
 
 /* ---- a run: sim_run.c ---- */
 
+#define SIM_MAX_KEYS 16u
+
+struct sim_class { /* of requests */
+    double share;  /* of the trace's requests, drawn */
+    int32_t priority;
+    double ttft_ms;    /* wished; 0 = no wish */
+    uint32_t key;      /* below SIM_MAX_KEYS */
+    double key_weight; /* 0 = 1 */
+};
+
 struct sim_conf {
     enum sl_place_mode mode;
+    const struct sim_class *classes; /* NULL = all requests are equal and wish for nothing */
+    uint32_t n_classes;
+    uint32_t hold_ms, max_wait_ms; /* as of the router; 0 = never hold, never refuse */
+    bool refuse;                   /* slo_miss = refuse */
     double cost_error;   /* the policies' cost model starts that far from the truth, each value by itself */
     double noise;        /* standard deviation of a step's time, relative */
     uint32_t max_tokens; /* what clients ask for; how many come is the trace's */
@@ -60,7 +74,9 @@ struct sim_conf {
 };
 
 struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it was refused */
-    bool done;
+    bool done, refused;
+    uint32_t class;
+    float waited;            /* at the router, for its turn */
     enum sl_place_mode mode; /* what its placement was */
     float ttft, second, tpot, gap_max;
     float alone_ttft, alone_gap; /* on an idle node of the kind it decoded on: what SLOs are multiples of */

@@ -259,9 +259,19 @@ static void admit(struct sim_leg *l, double now_s)
         n->hooks->on_computed(l, now_s);
 }
 
-static bool goes_before(const struct sim_leg *a, const struct sim_leg *b)
+static int64_t level(const struct sim_leg *l, double now_s)
 {
-    return a->granted != b->granted ? a->granted : a->order < b->order;
+    return sl_slack_level(
+        &(struct sl_slack){.priority = l->priority, .arrived_us = (uint64_t)(l->opened_s * US)},
+        (uint64_t)(now_s * US));
+}
+
+static bool goes_before(const struct sim_leg *a, const struct sim_leg *b, double now_s)
+{
+    int64_t la = level(a, now_s), lb = level(b, now_s);
+    if (a->granted != b->granted)
+        return a->granted;
+    return la != lb ? la < lb : a->order < b->order;
 }
 
 static void admit_all(struct sim_node *n, double now_s)
@@ -274,7 +284,7 @@ static void admit_all(struct sim_node *n, double now_s)
             struct sim_leg *l = leg_at(pos);
             if (!l->granted && pages_of(n, l->compute_to) > left)
                 continue;
-            if (!first || goes_before(l, first))
+            if (!first || goes_before(l, first, now_s))
                 first = l;
         }
         if (!first || !reserve(first))
@@ -319,12 +329,14 @@ static uint32_t gather_prompts(struct sim_node *n)
         if (l->state != SIM_PREFILL)
             continue;
         n->prompt_legs[count] = l;
-        n->prompts[count++] = (struct sl_plan_prompt){.history = l->computed,
-                                                      .remaining = l->compute_to - l->computed,
-                                                      .total = l->compute_to - l->hit,
-                                                      .chunk_tokens = n->group->chunk_tokens,
-                                                      .priority = l->granted ? 0 : UNGRANTED_PRIORITY,
-                                                      .arrived_us = (uint64_t)(l->opened_s * US)};
+        n->prompts[count++] =
+            (struct sl_plan_prompt){.history = l->computed,
+                                    .remaining = l->compute_to - l->computed,
+                                    .total = l->compute_to - l->hit,
+                                    .chunk_tokens = n->group->chunk_tokens,
+                                    .priority = l->priority + (l->granted ? 0 : UNGRANTED_PRIORITY),
+                                    .first_token_us = (uint64_t)(l->first_s * US),
+                                    .arrived_us = (uint64_t)(l->opened_s * US)};
     }
     return count;
 }

@@ -23,7 +23,9 @@ struct sim_leg {
     bool is_p, samples; /* a token follows the last position computed */
     bool granted;       /* P: D has taken it in; D: always */
     uint32_t n_tokens, n_prompt,
-        limit;              /* with what was generated; what the client sent; the most there may be */
+        limit; /* with what was generated; what the client sent; the most there may be */
+    int32_t priority;
+    double first_s;         /* when its first token is wanted; 0 = no wish */
     uint32_t remote_to;     /* KV of [hit, remote_to) arrives */
     uint32_t compute_to;    /* of the prompt */
     const uint64_t *blocks; /* of full pages of the prompt; NULL = not cached */

@@ -11,6 +11,7 @@
 #include "common/base/mem.h"
 #include "common/base/philox.h"
 #include "router/fleet/node_table.h"
+#include "router/place/fair_share.h"
 #include "tests/bench/simulate/sim_events.h"
 #include "tests/bench/simulate/sim_node.h"
 #include "tests/bench/stats.h"
@@ -21,9 +22,12 @@
 #define TELL_EVERY_NS  UINT64_C(1000000000)
 #define GIVE_UP_FACTOR 20.0 /* times the trace's own span: the cluster does not keep up, and will not */
 #define GIVE_UP_S      3600.0
+#define LET_GO_TRIES   4u /* as the router's */
 
 struct sim_job {
     uint32_t index, split, output, emitted, sent;
+    const struct sim_class *class;
+    struct sl_account *account;
     uint32_t pending; /* events that name it */
     bool granted, over;
     struct sim_leg p, d;
@@ -48,6 +52,12 @@ struct run {
     struct sl_samples errors;
     double last_token_s;
     size_t n_open;
+    struct sim_class plain;
+    struct sl_account accounts[SIM_MAX_KEYS];
+    struct sl_share share;
+    struct sl_held *held; /* [held_cap] */
+    uint32_t n_held, held_cap;
+    bool room;              /* a node has less to do than before */
     struct sim_job **ended; /* not freed yet: an event or a step names them */
     size_t n_ended, ended_cap;
     uint64_t told_ns, *hashes;
@@ -246,6 +256,8 @@ static void record(struct sim_job *j)
     }
     *o = (struct sim_outcome){
         .done = true,
+        .class = o->class,
+        .waited = o->waited,
         .mode = j->mode,
         .ttft = (float)((j->first_s - j->arrived_s) * 1e3),
         .second = (float)((j->second_s - j->arrived_s) * 1e3),
@@ -269,6 +281,7 @@ static void end_job(struct sim_job *j, double now_s)
         sl_node_charge_drop(j->at_p, &j->charge_p, false);
     }
     j->over = true;
+    r->room = true;
     add_ended(r, j);
     r->n_open--;
     r->last_token_s = now_s;
@@ -278,7 +291,9 @@ static void on_token(struct sim_leg *l, double now_s)
 {
     struct sim_job *j = l->job;
     j->run->out->tokens++;
+    sl_share_charge(j->account, SL_SHARE_OUTPUT);
     if (j->emitted++ == 0) {
+        j->run->room = true;
         j->first_s = now_s;
         if (j->split)
             sl_node_charge_drop(j->at_p, &j->charge_p, true);
@@ -341,9 +356,10 @@ static uint64_t work(uint32_t from, uint32_t to, uint32_t hit)
     return start < to ? to - start : 0;
 }
 
-static void charge(struct sl_node *n, struct sl_charge *c, struct sl_node_ledger amount, double now_s)
+static void charge(struct sl_node *n, struct sl_charge *c, struct sl_node_ledger amount, int32_t priority,
+                   double now_s)
 {
-    sl_node_charge(n, c, &amount, 0, (uint64_t)(now_s * 1e3));
+    sl_node_charge(n, c, &amount, priority, (uint64_t)(now_s * 1e3));
     sl_node_charge_accepted(n, c);
 }
 
@@ -361,9 +377,15 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
                                    .pages = n / r->page_tokens + 1,
                                    .prompt_tokens = work(j->split, n, views[d].hit_tokens),
                                    .context_tokens = n},
-           now_s);
-    struct sim_leg base = {
-        .job = j, .n_tokens = n, .n_prompt = n, .compute_to = n, .blocks = blocks, .n_blocks = n_blocks};
+           j->class->priority, now_s);
+    struct sim_leg base = {.job = j,
+                           .n_tokens = n,
+                           .n_prompt = n,
+                           .priority = j->class->priority,
+                           .first_s = j->class->ttft_ms > 0 ? j->arrived_s + j->class->ttft_ms / 1e3 : 0,
+                           .compute_to = n,
+                           .blocks = blocks,
+                           .n_blocks = n_blocks};
     j->d = base;
     j->d.granted = j->d.samples = true;
     j->d.limit = n + most;
@@ -375,7 +397,7 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
         charge(j->at_p, &j->charge_p,
                (struct sl_node_ledger){.pages = (j->split + r->page_tokens - 1) / r->page_tokens,
                                        .prompt_tokens = work(0, j->split, views[p].hit_tokens)},
-               now_s);
+               j->class->priority, now_s);
         j->p = base;
         j->p.is_p = true;
         j->p.samples = j->split == n;
@@ -388,40 +410,141 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
         kick(r, j->p.node, now_s);
 }
 
+static enum sl_err choose(struct run *r, const struct sim_job *j, double now_s,
+                          struct sl_place_choice *choice)
+{
+    const struct sl_trace_request *q = &r->trace->requests[j->index];
+    double left_ms = j->class->ttft_ms - (now_s - j->arrived_s) * 1e3;
+    struct sl_place_req req = {.n_tokens = q->n_prompt,
+                               .n_prompt = q->n_prompt,
+                               .max_new =
+                                   r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output,
+                               .mode = r->conf->mode,
+                               .split = -1,
+                               .chunk = -2,
+                               .ttft_ms = j->class->ttft_ms > 0 ? fmax(left_ms, 1) : 0};
+    const struct sl_node_asker who = {.priority = j->class->priority,
+                                      .n_tokens = q->n_prompt,
+                                      .chain = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,
+                                      .n_chain = r->trace->blocks ? q->n_blocks : 0};
+    struct sl_why why = {{0}};
+    sl_node_table_view(r->table, (uint64_t)(now_s * 1e3), &who, r->view);
+    return sl_place(&r->view->state, &req, choice, &why);
+}
+
+static void go(struct run *r, struct sim_job *j, const struct sl_place_choice *choice, double now_s)
+{
+    struct sim_outcome *o = &r->out->outcomes[j->index];
+    o->waited = (float)((now_s - j->arrived_s) * 1e3);
+    sl_share_charge(j->account, r->trace->requests[j->index].n_prompt);
+    j->predicted_ms = choice->best.predicted.ttft_ms + (double)o->waited;
+    j->mode = choice->mode;
+    r->out->by_mode[choice->mode]++;
+    open_legs(r, j, &choice->best, now_s);
+}
+
+static void refuse(struct run *r, struct sim_job *j)
+{
+    r->out->outcomes[j->index].refused = true;
+    r->out->n_refused++;
+    r->n_open--;
+    sl_free(j);
+}
+
+/* As router/flow/hold.c: refused now or never. */
+static void hold(struct run *r, struct sim_job *j, const struct sl_place_prediction *p, double now_s)
+{
+    uint64_t now_us = (uint64_t)(now_s * 1e6);
+    const struct sl_held mine = {.who = j,
+                                 .account = j->account,
+                                 .priority = j->class->priority,
+                                 .arrived_us = now_us,
+                                 .since_us = now_us,
+                                 .work = r->trace->requests[j->index].n_prompt};
+    sl_share_enter(&r->share, j->account, r->held, r->n_held, now_us);
+    double wait_ms = sl_share_wait_ms(&r->share, r->held, r->n_held, &mine,
+                                      sl_place_tokens_per_ms(&r->view->state, r->conf->mode));
+    double more_ms = fmax(0, p->wait_ms - r->conf->hold_ms), patience = HUGE_VAL;
+    if (r->conf->max_wait_ms)
+        patience = r->conf->max_wait_ms;
+    if (r->conf->refuse && j->class->ttft_ms > 0)
+        patience = fmin(patience, j->class->ttft_ms - (p->ttft_ms - more_ms));
+    if (wait_ms + more_ms > patience) {
+        refuse(r, j);
+        return;
+    }
+    if (r->n_held == r->held_cap) {
+        r->held_cap = r->held_cap ? 2 * r->held_cap : 64;
+        r->held = sl_xrealloc_array(r->held, r->held_cap, sizeof *r->held);
+    }
+    r->held[r->n_held++] = mine;
+    r->room = true;
+}
+
+static void let_go(struct run *r, double now_s)
+{
+    r->room = false;
+    sl_share_anew(r->held, r->n_held);
+    for (uint32_t tries = 0; tries < LET_GO_TRIES;) {
+        uint64_t now_us = (uint64_t)(now_s * 1e6);
+        uint32_t i = sl_share_next(r->held, r->n_held, now_us);
+        if (i == SL_SHARE_NONE)
+            return;
+        struct sim_job *j = r->held[i].who;
+        struct sl_place_choice choice;
+        enum sl_err e = choose(r, j, now_s, &choice);
+        SL_ASSERT(e == SL_OK); /* it was when it came, and nodes do not fail */
+        if (choice.best.predicted.wait_ms > r->conf->hold_ms) {
+            sl_share_skip(&r->held[i]);
+            tries++;
+            continue;
+        }
+        sl_share_served(&r->share, r->held, r->n_held, i, now_us);
+        r->held[i] = r->held[--r->n_held];
+        go(r, j, &choice, now_s);
+    }
+}
+
+/* The class is drawn; requests of equal number are of the same class in every run. */
+static const struct sim_class *class_of(struct run *r, size_t i)
+{
+    const struct sim_conf *c = r->conf;
+    if (c->n_classes == 0)
+        return &r->plain;
+    double at = (double)sl_philox_uniform(c->seed, 6, i);
+    uint32_t k = 0;
+    for (; k + 1 < c->n_classes && at >= c->classes[k].share; k++)
+        at -= c->classes[k].share;
+    r->out->outcomes[i].class = k;
+    return &c->classes[k];
+}
+
 static void arrive(struct run *r, size_t i, double now_s)
 {
     const struct sl_trace_request *q = &r->trace->requests[i];
     if (i + 1 < r->trace->n)
         sim_events_add(&r->events, r->trace->requests[i + 1].at_s, SIM_ARRIVAL, (void *)(uintptr_t)(i + 1),
                        0);
-    uint32_t most = r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output;
-    struct sl_place_req req = {.n_tokens = q->n_prompt,
-                               .n_prompt = q->n_prompt,
-                               .max_new = most,
-                               .mode = r->conf->mode,
-                               .split = -1,
-                               .chunk = -2};
-    struct sl_place_choice choice;
-    struct sl_why why = {{0}};
-    const struct sl_node_asker who = {.n_tokens = q->n_prompt,
-                                      .chain = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,
-                                      .n_chain = r->trace->blocks ? q->n_blocks : 0};
-    sl_node_table_view(r->table, (uint64_t)(now_s * 1e3), &who, r->view);
-    r->out->prompt_tokens += q->n_prompt;
-    if (sl_place(&r->view->state, &req, &choice, &why) != SL_OK) {
-        r->out->n_refused++;
-        return;
-    }
     struct sim_job *j = sl_xcalloc(1, sizeof *j);
     j->run = r;
     j->index = (uint32_t)i;
     j->output = q->n_output;
     j->arrived_s = now_s;
-    j->predicted_ms = choice.best.predicted.ttft_ms;
-    j->mode = choice.mode;
-    r->out->by_mode[choice.mode]++;
+    j->class = class_of(r, i);
+    j->account = &r->accounts[j->class->key];
+    j->account->weight = j->class->key_weight > 0 ? j->class->key_weight : 1;
+    r->out->prompt_tokens += q->n_prompt;
     r->n_open++;
-    open_legs(r, j, &choice.best, now_s);
+    struct sl_place_choice choice;
+    const struct sl_place_prediction *p = &choice.best.predicted;
+    if (choose(r, j, now_s, &choice) != SL_OK)
+        refuse(r, j);
+    else if (r->conf->hold_ms && (r->n_held > 0 || p->wait_ms > r->conf->hold_ms))
+        hold(r, j, p, now_s);
+    else if (r->conf->refuse && p->miss > 0)
+        refuse(r, j);
+    else
+        go(r, j, &choice, now_s);
 }
 
 /* ---- the loop ---- */
@@ -450,6 +573,7 @@ static void handle(struct run *r, const struct sim_event *e, size_t *arrived_n)
         return;
     case SIM_HEARTBEAT:
         heartbeat(r, e->what, e->at_s);
+        r->room = true;
         return;
     case SIM_GRANT:
         granted(j, e->at_s);
@@ -473,6 +597,8 @@ static void loop(struct run *r)
                        &r->nodes[i], 0);
     while (sim_events_next(&r->events, &e) && e.at_s < give_up) {
         handle(r, &e, &arrived_n);
+        if (r->room)
+            let_go(r, e.at_s);
         free_ended(r, false);
         tell(r, e.at_s, arrived_n);
         if (arrived_n == r->trace->n && r->n_open == 0)
@@ -521,6 +647,8 @@ static void sum_up(struct run *r)
 static void free_rest(struct run *r)
 {
     free_ended(r, true);
+    for (uint32_t i = 0; i < r->n_held; i++)
+        sl_free(r->held[i].who);
     sl_free(r->ended);
     for (uint32_t i = 0; i < r->n_nodes; i++) {
         struct sl_list *const lists[] = {&r->nodes[i].waiting, &r->nodes[i].running};
@@ -561,6 +689,7 @@ enum sl_err sim_run(const struct sim_cluster *cluster, const struct sl_trace *tr
     sl_samples_fini(&r.errors);
     sl_free(r.view);
     sl_free(r.hashes);
+    sl_free(r.held);
     sl_free(r.nodes);
     if (e)
         sim_result_fini(out);
