@@ -14,7 +14,8 @@
 #include "kernels/cpu/cpu_pool.h"
 
 #define SL_PANEL      32u /* output columns of a packed panel */
-#define SL_QBLOCK     32u /* elements of a quantisation block */
+#define SL_QBLOCK     32u /* elements of a quantisation block of weights */
+#define SL_QPART      16u /* elements of activations with one scale: half a block */
 #define SL_CHUNK_ROWS 64u /* most rows of activations multiplied together */
 #define SL_ATTN_QROWS 96u /* most query rows (token x head of one KV head) of an attention tile */
 
@@ -107,28 +108,28 @@ static inline int sl_is_quantised(enum sl_dtype type)
     return sl_form_of(type).code_bits != 0;
 }
 
-/* A block of a row of activations as int8, x = scale * q: what any quantised type multiplies with. The
- * integer sum of a type without a minimum starts at minus its zero point times the sum of q. One cache line.
- */
+/* A block of a row of activations as int8 in two parts of SL_QPART elements, x = scale[part] * q: what any
+ * quantised type multiplies with. Each part has its own scale because the largest of 16 elements is smaller
+ * than that of 32: the error of whole models halves. One cache line. */
 struct sl_qblock {
     int8_t q[SL_QBLOCK];
-    float scale;
-    float scaled_sum;                     /* scale * sum(q): what a minimum is multiplied with */
-    int32_t start_8, start_16, start_128; /* Q4_0, Q5_0, Q8_0 */
-    int32_t start_32[2];                  /* Q6_K: of elements 0 to 15 and 16 to 31 */
-    int32_t unused;
+    float scale[2];
+    float scaled_sum;                /* sum of scale * q: what a minimum is multiplied with */
+    float zero_8, zero_16, zero_128; /* minus the zero point of Q4_0, Q5_0, Q8_0 times scaled_sum */
+    int32_t start_32[2];             /* Q6_K: minus its zero point times the sum of q of a part */
 };
 
-/* Fills in what follows from the scale and the sums of the two halves of q. */
-static inline void sl_qblock_finish(struct sl_qblock *b, float scale, int32_t sum0, int32_t sum1)
+/* Fills in what follows from the scales of the two parts and the sums of their q. */
+static inline void sl_qblock_finish(struct sl_qblock *b, const float scale[2], const int32_t sum[2])
 {
-    b->scale = scale;
-    b->scaled_sum = scale * (float)(sum0 + sum1);
-    b->start_8 = (sum0 + sum1) * -8;
-    b->start_16 = (sum0 + sum1) * -16;
-    b->start_128 = (sum0 + sum1) * -128;
-    b->start_32[0] = sum0 * -32;
-    b->start_32[1] = sum1 * -32;
+    b->scale[0] = scale[0];
+    b->scale[1] = scale[1];
+    b->scaled_sum = scale[0] * (float)sum[0] + scale[1] * (float)sum[1];
+    b->zero_8 = b->scaled_sum * -8.0f;
+    b->zero_16 = b->scaled_sum * -16.0f;
+    b->zero_128 = b->scaled_sum * -128.0f;
+    b->start_32[0] = sum[0] * -32;
+    b->start_32[1] = sum[1] * -32;
 }
 
 /* Rows of activations in the forms the types of a matrix want. The members of a form not wanted are NULL. */
@@ -226,15 +227,16 @@ struct sl_cpu_isa {
     /* y = act(x[0..n)) * x[n..2n) */
     void (*swiglu_row)(const float *x, uint32_t n, float *y);
     void (*geglu_row)(const float *x, uint32_t n, float *y);
-    /* Per block: scale = max|x| / 127, q = round to even(x * (127 / max|x|)); a block below 2^-100 is zero.
-     * Block b goes to to[b * stride]. */
+    /* Per part of a block: scale = max|x| / 127, q = round to even(x * (127 / max|x|)); a part below 2^-100
+     * is zero. Block b goes to to[b * stride]. */
     void (*quant_row)(const float *x, uint32_t n, struct sl_qblock *to, size_t stride);
     void (*bf16_row)(const float *x, uint32_t n, uint16_t *y);
     /* Rows [r0, r1) of x, within one group, times panel p of the segment: y[r][n] = v or y + v, v = sum (+
      * bias). Orders of the sum:
-     * - quantised, over blocks: t = float(start + sum w q) (exact), acc = fma(scale_x * d, t, acc); with a
-     *   minimum then acc = fma(scaled_sum, m, acc)
-     * - Q6_K, t1 of elements 16 to 31: acc = fma(scale_x, fma(d1, t1, d0 * t0), acc)
+     * - quantised, over blocks, t0 and t1 of the parts: t = float(sum code q) (exact);
+     *   with a zero point: acc = fma(d, fma(scale1, t1, fma(scale0, t0, zero)), acc)
+     *   with a minimum:    acc = fma(d, fma(scale1, t1, scale0 * t0), acc), acc = fma(scaled_sum, m, acc)
+     * - Q6_K: t = float(start + sum code q), acc = fma(scale1 * d1, t1, fma(scale0 * d0, t0, acc))
      * - F32, F16, over k: acc = fma(x, w, acc)
      * - BF16, over pairs: acc = fma(x1, w1, acc), then acc = fma(x0, w0, acc) (vdpbf16ps) */
     void (*panel)(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,

@@ -157,27 +157,36 @@ INLINE struct scales load_scales(enum sl_dtype type, const uint8_t *head, const 
     return s;
 }
 
-INLINE int32_t start_of(enum sl_dtype type, const struct sl_qblock *x, uint32_t part)
+/* The first part's sum f, scaled, less the zero point of the whole block. */
+INLINE __m256 first_part(enum sl_dtype type, const struct sl_qblock *x, __m256 f)
 {
-    return type == SL_Q4_0   ? x->start_8
-           : type == SL_Q5_0 ? x->start_16
-           : type == SL_Q8_0 ? x->start_128
-                             : x->start_32[part];
+    __m256 scale = _mm256_set1_ps(x->scale[0]);
+    switch (type) {
+    case SL_Q4_0:
+        return _mm256_fmadd_ps(scale, f, _mm256_set1_ps(x->zero_8));
+    case SL_Q5_0:
+        return _mm256_fmadd_ps(scale, f, _mm256_set1_ps(x->zero_16));
+    case SL_Q8_0:
+        return _mm256_fmadd_ps(scale, f, _mm256_set1_ps(x->zero_128));
+    default:
+        return _mm256_mul_ps(scale, f);
+    }
 }
 
-/* The float32 sum of a row and vector with a block's: t of all its elements or, Q6_K, of the two parts. */
+/* The float32 sum of a row and vector with a block's: t0 and t1 of its parts. */
 INLINE __m256 add_sums(enum sl_dtype type, const struct scales *s, const struct sl_qblock *x, __m256i t0,
                        __m256i t1, __m256 sum)
 {
-    const __m256 scale = _mm256_set1_ps(x->scale);
-    if (!sl_form_of(type).has_min)
-        t0 = _mm256_add_epi32(t0, _mm256_set1_epi32(start_of(type, x, 0)));
+    const __m256 scale0 = _mm256_set1_ps(x->scale[0]), scale1 = _mm256_set1_ps(x->scale[1]);
     if (type == SL_Q6_K) {
-        t1 = _mm256_add_epi32(t1, _mm256_set1_epi32(start_of(type, x, 1)));
-        __m256 first = _mm256_mul_ps(s->d[0], _mm256_cvtepi32_ps(t0));
-        return _mm256_fmadd_ps(scale, _mm256_fmadd_ps(s->d[1], _mm256_cvtepi32_ps(t1), first), sum);
+        __m256 f0 = _mm256_cvtepi32_ps(_mm256_add_epi32(t0, _mm256_set1_epi32(x->start_32[0]))),
+               f1 = _mm256_cvtepi32_ps(_mm256_add_epi32(t1, _mm256_set1_epi32(x->start_32[1])));
+        sum = _mm256_fmadd_ps(_mm256_mul_ps(scale0, s->d[0]), f0, sum);
+        return _mm256_fmadd_ps(_mm256_mul_ps(scale1, s->d[1]), f1, sum);
     }
-    sum = _mm256_fmadd_ps(_mm256_mul_ps(scale, s->d[0]), _mm256_cvtepi32_ps(t0), sum);
+    __m256 both =
+        _mm256_fmadd_ps(scale1, _mm256_cvtepi32_ps(t1), first_part(type, x, _mm256_cvtepi32_ps(t0)));
+    sum = _mm256_fmadd_ps(s->d[0], both, sum);
     if (type == SL_Q4_K || type == SL_Q5_K)
         return _mm256_fnmadd_ps(_mm256_set1_ps(x->scaled_sum), s->m, sum);
     if (sl_form_of(type).has_min)
@@ -191,7 +200,7 @@ INLINE void sum_quantised(enum sl_dtype type, uint32_t rows, const struct sl_seg
 {
     const struct sl_form f = sl_form_of(type);
     const uint32_t most = INT_SUMS / (f.code_bits > 4 ? 2 * rows : rows),
-                   vectors = most < VECTORS ? most : VECTORS, parts = type == SL_Q6_K ? 2 : 1;
+                   vectors = most < VECTORS ? most : VECTORS;
     const uint8_t *head = w->data + p * w->panel_bytes;
     const struct sl_qblock *q = sl_acts_block(x, r0, 0);
     __m256 acc[MOST_ROWS][VECTORS];
@@ -209,17 +218,15 @@ INLINE void sum_quantised(enum sl_dtype type, uint32_t rows, const struct sl_seg
             __asm__ volatile("" ::: "memory");
             __m256i t[2][MOST_ROWS][VECTORS];
             struct scales scales[VECTORS];
-            dot_block(f.code_bits, rows, vectors, block, v0, 0, 8 / parts, q, t[0]);
-            if (parts == 2)
-                dot_block(f.code_bits, rows, vectors, block, v0, 4, 8, q, t[1]);
+            dot_block(f.code_bits, rows, vectors, block, v0, 0, 4, q, t[0]);
+            dot_block(f.code_bits, rows, vectors, block, v0, 4, 8, q, t[1]);
             UNROLL
             for (uint32_t v = 0; v < vectors; v++)
                 scales[v] = load_scales(type, head, block + f.codes, v0 + v);
             UNROLL
             for (uint32_t i = 0; i < rows * vectors; i++) {
                 uint32_t r = i / vectors, v = i % vectors;
-                acc[r][v0 + v] =
-                    add_sums(type, &scales[v], q + r, t[0][r][v], t[parts - 1][r][v], acc[r][v0 + v]);
+                acc[r][v0 + v] = add_sums(type, &scales[v], q + r, t[0][r][v], t[1][r][v], acc[r][v0 + v]);
             }
         }
         if (b % f.n_blocks + 1 == f.n_blocks)

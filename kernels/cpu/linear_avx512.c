@@ -141,19 +141,25 @@ INLINE __m512i quad_at(const int8_t *q)
     return _mm512_set1_epi32(quad);
 }
 
+/* Where the integer sum of a part starts. */
 INLINE __m512i start_of(enum sl_dtype type, const struct sl_qblock *x, int part)
 {
+    return type == SL_Q6_K ? _mm512_set1_epi32(x->start_32[part]) : _mm512_setzero_si512();
+}
+
+/* The first part's sum f, scaled, less the zero point of the whole block. */
+INLINE __m512 first_part(enum sl_dtype type, const struct sl_qblock *x, __m512 f)
+{
+    __m512 scale = _mm512_set1_ps(x->scale[0]);
     switch (type) {
     case SL_Q4_0:
-        return _mm512_set1_epi32(x->start_8);
+        return _mm512_fmadd_ps(scale, f, _mm512_set1_ps(x->zero_8));
     case SL_Q5_0:
-        return _mm512_set1_epi32(x->start_16);
+        return _mm512_fmadd_ps(scale, f, _mm512_set1_ps(x->zero_16));
     case SL_Q8_0:
-        return _mm512_set1_epi32(x->start_128);
-    case SL_Q6_K:
-        return _mm512_set1_epi32(x->start_32[part]);
+        return _mm512_fmadd_ps(scale, f, _mm512_set1_ps(x->zero_128));
     default:
-        return _mm512_setzero_si512();
+        return _mm512_mul_ps(scale, f);
     }
 }
 
@@ -162,17 +168,17 @@ INLINE void add_sums(enum sl_dtype type, const struct block *b, const struct sl_
                      __m512 acc[2])
 {
     const int k_min = type == SL_Q4_K || type == SL_Q5_K;
-    __m512 scale = _mm512_set1_ps(x->scale), sum = _mm512_set1_ps(x->scaled_sum);
+    __m512 scale0 = _mm512_set1_ps(x->scale[0]), scale1 = _mm512_set1_ps(x->scale[1]);
+    __m512 sum = _mm512_set1_ps(x->scaled_sum);
     UNROLL
     for (int h = 0; h < 2; h++) {
-        __m512 first = _mm512_cvtepi32_ps(t[0][h]);
+        __m512 f0 = _mm512_cvtepi32_ps(t[0][h]), f1 = _mm512_cvtepi32_ps(t[1][h]);
         if (type == SL_Q6_K) {
-            __m512 both =
-                _mm512_fmadd_ps(b->d1[h], _mm512_cvtepi32_ps(t[1][h]), _mm512_mul_ps(b->d[h], first));
-            acc[h] = _mm512_fmadd_ps(scale, both, acc[h]);
+            acc[h] = _mm512_fmadd_ps(_mm512_mul_ps(scale0, b->d[h]), f0, acc[h]);
+            acc[h] = _mm512_fmadd_ps(_mm512_mul_ps(scale1, b->d1[h]), f1, acc[h]);
             continue;
         }
-        acc[h] = _mm512_fmadd_ps(_mm512_mul_ps(scale, b->d[h]), first, acc[h]);
+        acc[h] = _mm512_fmadd_ps(b->d[h], _mm512_fmadd_ps(scale1, f1, first_part(type, x, f0)), acc[h]);
         if (k_min)
             acc[h] = _mm512_fnmadd_ps(sum, b->m[h], acc[h]);
         else if (sl_form_of(type).has_min)
@@ -188,27 +194,31 @@ INLINE void add_block(enum sl_dtype type, const struct block *b, const struct sl
     UNROLL
     for (int s = 0; s < 8; s++) {
         __m512i q = quad_at(x->q + 4 * s);
-        __m512i *sum = t[type == SL_Q6_K ? s / 4 : 0];
+        __m512i *sum = t[s / 4];
         sum[0] = _mm512_dpbusd_epi32(sum[0], b->codes[0][s], q);
         sum[1] = _mm512_dpbusd_epi32(sum[1], b->codes[1][s], q);
     }
     add_sums(type, b, x, t, acc);
 }
 
-/* t[nibble][half] += the products of quad s: of its bytes, or of its low and its high nibbles. */
-INLINE void add_quad(uint32_t bits, const uint8_t *codes, const struct sl_qblock *x, int s, __m512i t[2][2])
+/* t[half] += the products of quad s of bytes. */
+INLINE void add_bytes(const uint8_t *codes, const struct sl_qblock *x, int s, __m512i t[2])
 {
-    const __m512i low = _mm512_set1_epi8(15), q = quad_at(x->q + 4 * s);
+    UNROLL
+    for (int h = 0; h < 2; h++)
+        t[h] = _mm512_dpbusd_epi32(t[h], load_vector(codes + s * 128 + h * 64), quad_at(x->q + 4 * s));
+}
+
+/* t[part][half] += the products of quad s of nibbles: the low ones are of the first part. */
+INLINE void add_nibbles(const uint8_t *codes, const struct sl_qblock *x, int s, __m512i t[2][2])
+{
+    const __m512i low = _mm512_set1_epi8(15);
     UNROLL
     for (int h = 0; h < 2; h++) {
         __m512i w = load_vector(codes + s * 128 + h * 64);
-        if (bits == 8) {
-            t[0][h] = _mm512_dpbusd_epi32(t[0][h], w, q);
-            continue;
-        }
         __m512i high = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
-        t[0][h] = _mm512_dpbusd_epi32(t[0][h], _mm512_and_si512(w, low), q);
-        t[1][h] = _mm512_dpbusd_epi32(t[1][h], high, quad_at(x->q + 16 + 4 * s));
+        t[0][h] = _mm512_dpbusd_epi32(t[0][h], _mm512_and_si512(w, low), quad_at(x->q + 4 * s));
+        t[1][h] = _mm512_dpbusd_epi32(t[1][h], high, quad_at(x->q + SL_QPART + 4 * s));
     }
 }
 
@@ -217,7 +227,6 @@ INLINE void one_row(enum sl_dtype type, const struct sl_segment *w, uint32_t p, 
                     uint32_t r, const struct sl_store *to)
 {
     const struct sl_form f = sl_form_of(type);
-    const int quads = f.code_bits == 8 ? 8 : 4;
     const uint8_t *head = w->data + p * w->panel_bytes;
     const struct sl_qblock *q = sl_acts_block(x, r, 0);
     __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -225,13 +234,19 @@ INLINE void one_row(enum sl_dtype type, const struct sl_segment *w, uint32_t p, 
         const uint8_t *at = head + f.head;
         for (uint32_t i = 0; i < f.n_blocks; i++, at += f.codes + f.scales, q += x->group) {
             __m512i t[2][2];
-            t[0][0] = t[0][1] = start_of(type, q, 0);
-            t[1][0] = t[1][1] = _mm512_setzero_si512();
-            ROLLED
-            for (int s = 0; s < quads; s++)
-                add_quad(f.code_bits, at, q, s, t);
-            t[0][0] = _mm512_add_epi32(t[0][0], t[1][0]);
-            t[0][1] = _mm512_add_epi32(t[0][1], t[1][1]);
+            t[0][0] = t[0][1] = t[1][0] = t[1][1] = _mm512_setzero_si512();
+            if (f.code_bits == 4) {
+                ROLLED
+                for (int s = 0; s < 4; s++)
+                    add_nibbles(at, q, s, t);
+            } else {
+                ROLLED
+                for (int s = 0; s < 4; s++)
+                    add_bytes(at, q, s, t[0]);
+                ROLLED
+                for (int s = 4; s < 8; s++)
+                    add_bytes(at, q, s, t[1]);
+            }
             struct block b;
             load_scales(type, head, at + f.codes, &b);
             add_sums(type, &b, q, t, acc);

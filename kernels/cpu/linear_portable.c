@@ -90,13 +90,12 @@ static void load_scales(enum sl_dtype type, const uint8_t *head, const uint8_t *
     }
 }
 
-/* t[column] = sum over n elements of codes times q, `fit` products at a time in int16. */
-static inline void dot(uint32_t n, uint32_t fit, const struct block *b, uint32_t k0, const int8_t *q,
-                       int32_t t[SL_PANEL])
+/* t[column] = sum over a part of codes times q, `fit` products at a time in int16. */
+static inline void dot(uint32_t fit, const struct block *b, uint32_t k0, const int8_t *q, int32_t t[SL_PANEL])
 {
     for (uint32_t g = 0; g < GROUPS; g++) {
         i32x4 low = {0}, high = {0};
-        for (uint32_t k1 = k0; k1 < k0 + n; k1 += fit) {
+        for (uint32_t k1 = k0; k1 < k0 + SL_QPART; k1 += fit) {
             i16x8 sum = {0};
             for (uint32_t k = k1; k < k1 + fit; k++)
                 sum += b->codes[g][k] * q[k];
@@ -109,32 +108,54 @@ static inline void dot(uint32_t n, uint32_t fit, const struct block *b, uint32_t
 }
 
 /* What fits: 16 products of at most 15 * 127, 8 of 31 * 127, 8 of 32 * 127, 2 of 128 * 127. */
-static inline void dot_bits(uint32_t bits, uint32_t n, const struct block *b, uint32_t k0, const int8_t *q,
+static inline void dot_bits(uint32_t bits, const struct block *b, uint32_t k0, const int8_t *q,
                             int32_t t[SL_PANEL])
 {
     if (bits == 4)
-        dot(n, 16, b, k0, q, t);
+        dot(16, b, k0, q, t);
     else if (bits == 8)
-        dot(n, 2, b, k0, q, t);
+        dot(2, b, k0, q, t);
     else
-        dot(n, 8, b, k0, q, t);
+        dot(8, b, k0, q, t);
+}
+
+static float zero_of(enum sl_dtype type, const struct sl_qblock *x)
+{
+    switch (type) {
+    case SL_Q4_0:
+        return x->zero_8;
+    case SL_Q5_0:
+        return x->zero_16;
+    case SL_Q8_0:
+        return x->zero_128;
+    default:
+        return -0.0f; /* leaves any product as it is */
+    }
 }
 
 static void add_block(const struct sl_form *f, enum sl_dtype type, const struct block *b,
                       const struct sl_qblock *x, float *acc)
 {
     int32_t t[2][SL_PANEL];
+    float zero = zero_of(type, x);
+    /* the block's codes are less their zero point, for products that fit: this is what its sums lack */
+    int32_t point = f->has_min ? 0 : 1 << (f->code_bits - 1), lack[2];
+    for (int part = 0; part < 2; part++)
+        lack[part] = x->start_32[part] / -32 * point;
+    dot_bits(f->code_bits, b, 0, x->q, t[0]);
+    dot_bits(f->code_bits, b, SL_QPART, x->q, t[1]);
     if (type == SL_Q6_K) {
-        dot_bits(f->code_bits, 16, b, 0, x->q, t[0]);
-        dot_bits(f->code_bits, 16, b, 16, x->q, t[1]);
-        for (uint32_t i = 0; i < SL_PANEL; i++)
-            acc[i] =
-                sl_fma(x->scale, sl_fma(b->d[1][i], (float)t[1][i], b->d[0][i] * (float)t[0][i]), acc[i]);
+        for (uint32_t i = 0; i < SL_PANEL; i++) {
+            acc[i] = sl_fma(x->scale[0] * b->d[0][i], (float)t[0][i], acc[i]);
+            acc[i] = sl_fma(x->scale[1] * b->d[1][i], (float)t[1][i], acc[i]);
+        }
         return;
     }
-    dot_bits(f->code_bits, 32, b, 0, x->q, t[0]);
-    for (uint32_t i = 0; i < SL_PANEL; i++)
-        acc[i] = sl_fma(x->scale * b->d[0][i], (float)t[0][i], acc[i]);
+    for (uint32_t i = 0; i < SL_PANEL; i++) {
+        float sum = sl_fma(x->scale[0], (float)(t[0][i] + lack[0]), zero);
+        sum = sl_fma(x->scale[1], (float)(t[1][i] + lack[1]), sum);
+        acc[i] = sl_fma(b->d[0][i], sum, acc[i]);
+    }
     if (f->has_min)
         for (uint32_t i = 0; i < SL_PANEL; i++)
             acc[i] = sl_fma(x->scaled_sum, b->m[i], acc[i]);

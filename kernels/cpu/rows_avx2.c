@@ -70,13 +70,11 @@ void sl_avx2_geglu_row(const float *x, uint32_t n, float *y)
         y[i] = sl_gelu(x[i]) * x[n + i];
 }
 
-/* max|x| of a block; NaN is passed over. */
-static inline float block_max(const float *x)
+/* max|x| of a part; NaN is passed over. */
+static inline float part_max(const float *x)
 {
-    __m256 most = _mm256_setzero_ps();
-    for (uint32_t i = 0; i < SL_QBLOCK; i += 8)
-        most = _mm256_max_ps(sl_v8_abs(_mm256_loadu_ps(x + i)), most);
-    return sl_v8_max(most);
+    __m256 most = _mm256_max_ps(sl_v8_abs(_mm256_loadu_ps(x)), _mm256_setzero_ps());
+    return sl_v8_max(_mm256_max_ps(sl_v8_abs(_mm256_loadu_ps(x + 8)), most));
 }
 
 /* Round to even of x * up; the clamps act on infinities and NaN only. */
@@ -99,15 +97,20 @@ void sl_avx2_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t 
     /* packing works within 128-bit lanes and leaves quads in this order */
     const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
-        float most = block_max(x);
-        int none = most < 0x1p-100f;
-        __m256 up = _mm256_set1_ps(none ? 0.0f : 127.0f / most);
-        __m256i q0 = quantise8(x, up), q1 = quantise8(x + 8, up), q2 = quantise8(x + 16, up),
-                q3 = quantise8(x + 24, up);
+        float scale[2];
+        __m256 up[2];
+        for (uint32_t part = 0; part < 2; part++) {
+            float most = part_max(x + part * SL_QPART);
+            int none = most < 0x1p-100f;
+            scale[part] = none ? 0.0f : most * (1.0f / 127.0f);
+            up[part] = _mm256_set1_ps(none ? 0.0f : 127.0f / most);
+        }
+        __m256i q0 = quantise8(x, up[0]), q1 = quantise8(x + 8, up[0]), q2 = quantise8(x + 16, up[1]),
+                q3 = quantise8(x + 24, up[1]);
         __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q0, q1), _mm256_packs_epi32(q2, q3));
         _mm256_storeu_si256((__m256i *)to->q, _mm256_permutevar8x32_epi32(bytes, in_order));
-        sl_qblock_finish(to, none ? 0.0f : most * (1.0f / 127.0f), sum_epi32(_mm256_add_epi32(q0, q1)),
-                         sum_epi32(_mm256_add_epi32(q2, q3)));
+        const int32_t sum[2] = {sum_epi32(_mm256_add_epi32(q0, q1)), sum_epi32(_mm256_add_epi32(q2, q3))};
+        sl_qblock_finish(to, scale, sum);
     }
 }
 

@@ -60,27 +60,46 @@ void sl_avx512_geglu_row(const float *x, uint32_t n, float *y)
     }
 }
 
+/* max|x| of the parts x0 and x1 in lanes 0 and 1; NaN is passed over, being the first operand. */
+static inline __m128 part_max(__m512 x0, __m512 x1)
+{
+    __m512 a0 = _mm512_max_ps(_mm512_abs_ps(x0), _mm512_setzero_ps()),
+           a1 = _mm512_max_ps(_mm512_abs_ps(x1), _mm512_setzero_ps());
+    __m512 both = _mm512_max_ps(_mm512_shuffle_f32x4(a0, a1, 0x44), _mm512_shuffle_f32x4(a0, a1, 0xee));
+    both =
+        _mm512_max_ps(both, _mm512_shuffle_f32x4(both, both, 0xb1)); /* lanes 0 to 3 of x0, 8 to 11 of x1 */
+    __m128 m0 = _mm512_castps512_ps128(both), m1 = _mm512_extractf32x4_ps(both, 2);
+    __m128 m = _mm_max_ps(_mm_unpacklo_ps(m0, m1), _mm_unpackhi_ps(m0, m1));
+    return _mm_max_ps(m, _mm_movehl_ps(m, m));
+}
+
+/* The conversion rounds to even; the clamps act on infinities and NaN only. */
+static inline __m512i quantise16(__m512 x, __m512 up)
+{
+    __m512 v = _mm512_min_ps(_mm512_mul_ps(x, up), _mm512_set1_ps(127.0f));
+    return _mm512_cvtps_epi32(_mm512_max_ps(v, _mm512_set1_ps(-127.0f)));
+}
+
 void sl_avx512_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride)
 {
-    const __m512 top = _mm512_set1_ps(127.0f), bottom = _mm512_set1_ps(-127.0f);
     for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
         __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
-        /* the second operand where one is NaN: it is passed over */
-        float most = _mm512_reduce_max_ps(
-            _mm512_max_ps(_mm512_abs_ps(x1), _mm512_max_ps(_mm512_abs_ps(x0), _mm512_setzero_ps())));
-        int none = most < 0x1p-100f;
-        __m512 up = _mm512_set1_ps(none ? 0.0f : 127.0f / most);
-        /* the conversion rounds to even; the clamps act on infinities and NaN only */
-        __m512i q0 = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(x0, up), top), bottom));
-        __m512i q1 = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(x1, up), top), bottom));
+        __m128 most = part_max(x0, x1);
+        __mmask8 some = _mm_cmp_ps_mask(most, _mm_set1_ps(0x1p-100f), _CMP_GE_OQ);
+        __m128 up = _mm_maskz_div_ps(some, _mm_set1_ps(127.0f), most);
+        __m128 scale = _mm_maskz_mul_ps(some, most, _mm_set1_ps(1.0f / 127.0f));
+        __m512i q0 = quantise16(x0, _mm512_broadcastss_ps(up));
+        __m512i q1 = quantise16(x1, _mm512_broadcastss_ps(_mm_movehdup_ps(up)));
         __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(q0)),
                                             _mm512_cvtepi32_epi8(q1), 1);
         _mm256_store_si256((__m256i *)to->q, q);
         __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
         sums = _mm256_hadd_epi32(sums, sums);
         sums = _mm256_hadd_epi32(sums, sums);
-        sl_qblock_finish(to, none ? 0.0f : most * (1.0f / 127.0f), _mm256_cvtsi256_si32(sums),
-                         _mm256_extract_epi32(sums, 4));
+        const int32_t sum[2] = {_mm256_cvtsi256_si32(sums), _mm256_extract_epi32(sums, 4)};
+        float scales[4];
+        _mm_storeu_ps(scales, scale);
+        sl_qblock_finish(to, scales, sum);
     }
 }
 

@@ -55,24 +55,34 @@ void sl_portable_geglu_row(const float *x, uint32_t n, float *y)
         y[i] = sl_gelu(x[i]) * x[n + i];
 }
 
+/* The scale of a part, its q and their sum. */
+static float quant_part(const float *x, int8_t *q, int32_t *sum)
+{
+    float most = 0.0f;
+    for (uint32_t i = 0; i < SL_QPART; i++) {
+        float a = fabsf(x[i]);
+        most = a > most ? a : most;
+    }
+    float up = most < 0x1p-100f ? 0.0f : 127.0f / most;
+    *sum = 0;
+    for (uint32_t i = 0; i < SL_QPART; i++) {
+        float v = rintf(x[i] * up);
+        v = v < 127.0f ? v : 127.0f; /* only infinities and NaN pass 127 */
+        v = v > -127.0f ? v : -127.0f;
+        q[i] = (int8_t)v;
+        *sum += q[i];
+    }
+    return most < 0x1p-100f ? 0.0f : most * (1.0f / 127.0f);
+}
+
 void sl_portable_quant_row(const float *x, uint32_t n, struct sl_qblock *to, size_t stride)
 {
     for (uint32_t b = 0; b < n / SL_QBLOCK; b++, x += SL_QBLOCK, to += stride) {
-        float most = 0.0f;
-        for (uint32_t i = 0; i < SL_QBLOCK; i++) {
-            float a = fabsf(x[i]);
-            most = a > most ? a : most;
-        }
-        float up = most < 0x1p-100f ? 0.0f : 127.0f / most;
-        int32_t sum[2] = {0, 0};
-        for (uint32_t i = 0; i < SL_QBLOCK; i++) {
-            float v = rintf(x[i] * up);
-            v = v < 127.0f ? v : 127.0f; /* only infinities and NaN pass 127 */
-            v = v > -127.0f ? v : -127.0f;
-            to->q[i] = (int8_t)v;
-            sum[i / 16] += to->q[i];
-        }
-        sl_qblock_finish(to, most < 0x1p-100f ? 0.0f : most * (1.0f / 127.0f), sum[0], sum[1]);
+        float scale[2];
+        int32_t sum[2];
+        for (uint32_t part = 0; part < 2; part++)
+            scale[part] = quant_part(x + part * SL_QPART, to->q + part * SL_QPART, &sum[part]);
+        sl_qblock_finish(to, scale, sum);
     }
 }
 
