@@ -206,6 +206,16 @@ const struct sl_cost_model *sl_engine_cost(const struct sl_engine *e)
     return &e->cost;
 }
 
+struct sl_engine_limits sl_engine_limits(const struct sl_engine *e)
+{
+    return (struct sl_engine_limits){.max_batch_tokens = e->max_rows,
+                                     .max_sequences = e->max_sequences,
+                                     .ungranted_pages = e->ungranted_pages,
+                                     .chunk_tokens = e->chunk_tokens,
+                                     .tpot_target_ms = e->tpot_target_ms,
+                                     .chunk_stretch = e->chunk_stretch};
+}
+
 uint64_t sl_engine_progress(const struct sl_engine *e)
 {
     return sl_device_progress(e->dev);
@@ -257,9 +267,23 @@ void sl_engine_events_drop(struct sl_engine *e, const struct sl_seq *s)
 
 /* ---- counts ---- */
 
+/* The middle of the percent that part of all steps lie below. */
+static double step_error_at(const struct sl_engine *e, double part)
+{
+    double below = part * (double)e->total.steps;
+    for (unsigned i = 0; i <= SL_STEP_ERROR_MAX_PERCENT && e->total.steps; i++) {
+        below -= (double)e->step_errors[i];
+        if (below <= 0)
+            return (i + 0.5) / 100;
+    }
+    return 0;
+}
+
 void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
 {
     *out = e->total;
+    out->step_error_p50 = step_error_at(e, 0.5);
+    out->step_error_p90 = step_error_at(e, 0.9);
     out->total_pages = sl_kv_pool_total_pages(e->pool);
     out->free_pages = sl_kv_pool_free_pages(e->pool);
     out->evictable_pages = sl_kv_prefix_evictable_pages(e->prefix);

@@ -62,6 +62,13 @@ uint32_t sl_engine_n_pages(const struct sl_engine *e);
 void *sl_engine_page_base(struct sl_engine *e); /* host address of page 0, or NULL (pages on a device) */
 const char *sl_engine_backend(const struct sl_engine *e);
 const struct sl_cost_model *sl_engine_cost(const struct sl_engine *e);
+/* What bounds its steps: sl_engine_conf with defaults filled in. */
+struct sl_engine_limits {
+    uint32_t max_batch_tokens, max_sequences, ungranted_pages;
+    int32_t chunk_tokens;
+    double tpot_target_ms, chunk_stretch;
+};
+struct sl_engine_limits sl_engine_limits(const struct sl_engine *e);
 uint64_t sl_engine_progress(const struct sl_engine *e); /* layers computed; any thread */
 
 struct sl_seq_spec {
@@ -173,6 +180,7 @@ struct sl_engine_stats {
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t drafted_tokens, accepted_tokens; /* see struct sl_seq_view */
     double busy_ms, predicted_ms, actual_ms;  /* sums over steps: the prediction error */
+    double step_error_p50, step_error_p90; /* of |predicted - actual| / actual of all steps; 0 before any */
 };
 /* Memory that was taken at open, in bytes. */
 struct sl_engine_memory {

@@ -126,6 +126,8 @@ struct sl_cost_key {
 bool sl_cost_cache_get(const char *dir, const struct sl_cost_key *key, struct sl_cost_model *out);
 void sl_cost_cache_put(const char *dir, const struct sl_cost_key *key, const struct sl_cost_model *m);
 
+#define SL_STEP_ERROR_MAX_PERCENT 200
+
 struct sl_engine {
     struct sl_device *dev;
     uint64_t (*clock_us)(void);
@@ -167,7 +169,9 @@ struct sl_engine {
     struct sl_engine_event *events; /* [events_cap], from events_head on */
     size_t events_head, n_events, events_cap;
 
-    struct sl_engine_stats total; /* the sums; counts are filled when asked */
+    struct sl_engine_stats total;                        /* the sums; counts are filled when asked */
+    uint64_t step_errors[SL_STEP_ERROR_MAX_PERCENT + 1]; /* steps by |predicted - actual| / actual, whole %;
+                                                            the last one has all beyond it */
 };
 
 /* ---- engine.c ---- */

@@ -8,6 +8,7 @@
  * them admits nobody, or the pages would be given away and taken back. */
 #include "common/engine/engine_impl.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
@@ -382,6 +383,12 @@ static void collect_run(struct sl_engine *e, uint32_t i)
     sl_seq_share_pages(s);
 }
 
+static unsigned error_percent(double predicted_ms, double actual_ms)
+{
+    double percent = actual_ms > 0 ? 100 * fabs(predicted_ms - actual_ms) / actual_ms : 0;
+    return percent < SL_STEP_ERROR_MAX_PERCENT ? (unsigned)percent : SL_STEP_ERROR_MAX_PERCENT;
+}
+
 static void collect(struct sl_engine *e)
 {
     struct sl_step *st = &e->step;
@@ -390,6 +397,7 @@ static void collect(struct sl_engine *e)
     e->total.busy_ms += st->actual_ms;
     e->total.predicted_ms += st->predicted_ms;
     e->total.actual_ms += st->actual_ms;
+    e->step_errors[error_percent(st->predicted_ms, st->actual_ms)]++;
     sl_cost_observe(&e->learner, &e->cost, &st->load, st->actual_ms);
     for (uint32_t i = 0; i < st->batch.n_runs; i++)
         collect_run(e, i);

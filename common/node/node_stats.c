@@ -1,6 +1,7 @@
 /* common/node/node_stats.c - reads engine, transfers and legs into messages. Nothing here changes state. */
 #include "common/node/node_stats.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -147,16 +148,39 @@ Sluice__NodeInfo *sl_node_info(struct sl_node *n, struct sl_arena *a)
     return m;
 }
 
+struct named {
+    const char *name;
+    double value;
+};
+
+#define COST_NAME_BYTES 40
+
+/* The cost model as it is now, so that a cluster can be simulated as it runs (sluice-bench snapshot). */
+static size_t cost_values(const struct sl_cost_model *c, char names[SL_COST_POINTS][COST_NAME_BYTES],
+                          struct named out[SL_COST_VALUES])
+{
+    for (uint32_t i = 0; i < c->n_points; i++) {
+        snprintf(names[i], COST_NAME_BYTES, "cost_ms_at_%u_rows", c->rows[i]);
+        out[i] = (struct named){names[i], c->ms[i]};
+    }
+    const struct named terms[SL_COST_TERMS] = {
+        {"cost_head_ms_per_row", c->head_ms_per_row},
+        {"cost_prompt_attn_ms_per_mtoken", c->prompt_attn_ms_per_mtoken},
+        {"cost_prompt_read_ms_per_mtoken", c->prompt_read_ms_per_mtoken},
+        {"cost_decode_attn_ms_per_mtoken", c->decode_attn_ms_per_mtoken}};
+    memcpy(out + c->n_points, terms, sizeof terms);
+    return c->n_points + SL_COST_TERMS;
+}
+
 static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatValue ***out)
 {
     struct sl_engine_stats s;
     sl_engine_stats(n->engine, &s);
     const struct sl_node_counters *c = &n->counters;
     const struct sl_engine_memory *memory = sl_engine_memory(n->engine);
-    const struct {
-        const char *name;
-        double value;
-    } rows[] = {
+    const struct sl_kv_geometry geometry = sl_engine_geometry(n->engine);
+    const struct sl_engine_limits limits = sl_engine_limits(n->engine);
+    const struct named rows[] = {
         {"pages_total", s.total_pages},
         {"pages_free", s.free_pages},
         {"pages_evictable", s.evictable_pages},
@@ -184,6 +208,16 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
         {"step_busy_ms_total", s.busy_ms},
         {"step_predicted_ms_total", s.predicted_ms},
         {"step_actual_ms_total", s.actual_ms},
+        {"step_error_p50", s.step_error_p50},
+        {"step_error_p90", s.step_error_p90},
+        {"max_batch_tokens", limits.max_batch_tokens},
+        {"max_sequences", limits.max_sequences},
+        {"ungranted_pages", limits.ungranted_pages},
+        {"chunk_tokens", limits.chunk_tokens},
+        {"tpot_target_ms", limits.tpot_target_ms},
+        {"chunk_stretch", limits.chunk_stretch},
+        {"page_tokens", geometry.page_tokens},
+        {"page_bytes", (double)sl_kv_page_bytes(&geometry)},
         {"requests_accepted_total", (double)c->accepted},
         {"requests_refused_total", (double)c->refused},
         {"requests_duplicate_total", (double)c->duplicates},
@@ -196,18 +230,22 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
         {"batches_lost_total", (double)c->batches_lost},
         {"resyncs_total", (double)c->resyncs},
     };
-    Sluice__StatValue *m = sl_arena_alloc(a, sizeof *m * SL_COUNTOF(rows));
-    Sluice__StatValue **p = sl_arena_alloc(a, sizeof *p * SL_COUNTOF(rows));
+    char names[SL_COST_POINTS][COST_NAME_BYTES];
+    struct named cost[SL_COST_VALUES];
+    size_t n_cost = cost_values(sl_engine_cost(n->engine), names, cost), all = SL_COUNTOF(rows) + n_cost;
+    Sluice__StatValue *m = sl_arena_alloc(a, sizeof *m * all);
+    Sluice__StatValue **p = sl_arena_alloc(a, sizeof *p * all);
     if (!m || !p)
         return 0;
-    for (size_t i = 0; i < SL_COUNTOF(rows); i++) {
+    for (size_t i = 0; i < all; i++) {
+        const struct named *row = i < SL_COUNTOF(rows) ? &rows[i] : &cost[i - SL_COUNTOF(rows)];
         sluice__stat_value__init(&m[i]);
-        m[i].name = copy(a, rows[i].name);
-        m[i].value = rows[i].value;
+        m[i].name = copy(a, row->name);
+        m[i].value = row->value;
         p[i] = &m[i];
     }
     *out = p;
-    return SL_COUNTOF(rows);
+    return all;
 }
 
 static size_t fill_sequences(struct sl_node *n, struct sl_arena *a, Sluice__SequenceInfo ***out)

@@ -1,7 +1,7 @@
 /* router/api/api_admin.c - /sluice/v1: the tables of sluicectl as JSON, and its switches, over HTTP. For
  * tools that compare modes (sluice-bench) and for clusters whose admin socket is out of reach.
  *
- *   GET  /sluice/v1/{status,nodes,links,requests}, /sluice/v1/explain/ID   ->
+ *   GET  /sluice/v1/{status,nodes,links,requests}, /sluice/v1/nodes/NODE, /sluice/v1/explain/ID   ->
  * [{"title","columns":[...],"rows":[[...]]}] POST /sluice/v1/{mode/M,cancel/ID,drain/NODE,undrain/NODE} ->
  * {"text","tables":[...]} */
 #include <stdio.h>
@@ -15,11 +15,12 @@
 
 static const struct admin_op {
     const char *method, *name;
-    bool has_arg;
+    enum { NO_ARG, MAY_HAVE_ARG, NEEDS_ARG } arg;
 } ops[] = {
-    {"GET", "status", false}, {"GET", "nodes", false},   {"GET", "links", false}, {"GET", "requests", false},
-    {"GET", "mode", false},   {"GET", "explain", true},  {"POST", "mode", true},  {"POST", "cancel", true},
-    {"POST", "drain", true},  {"POST", "undrain", true},
+    {"GET", "status", NO_ARG},      {"GET", "nodes", MAY_HAVE_ARG}, {"GET", "links", NO_ARG},
+    {"GET", "requests", NO_ARG},    {"GET", "mode", NO_ARG},        {"GET", "explain", NEEDS_ARG},
+    {"POST", "mode", NEEDS_ARG},    {"POST", "cancel", NEEDS_ARG},  {"POST", "drain", NEEDS_ARG},
+    {"POST", "undrain", NEEDS_ARG},
 };
 
 static json_t *strings_json(char *const *s, size_t n)
@@ -62,10 +63,12 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
     size_t n_name = strcspn(arg, "/");
     const char *rest = arg[n_name] ? arg + n_name + 1 : "";
     const struct admin_op *op = find_op(method, arg, n_name);
-    if (!op || (rest[0] != '\0') != op->has_arg) {
+    bool has_arg = rest[0] != '\0';
+    if (!op || (has_arg && op->arg == NO_ARG) || (!has_arg && op->arg == NEEDS_ARG)) {
         char text[256];
         snprintf(text, sizeof text,
-                 "There is no %s %.100s here; GET status, nodes, links, requests, mode, explain/ID and POST "
+                 "There is no %s %.100s here; GET status, nodes, nodes/NODE, links, requests, mode, "
+                 "explain/ID and POST "
                  "mode/MODE, cancel/ID, "
                  "drain/NODE, undrain/NODE are.",
                  method, sl_http_path(c));
@@ -73,7 +76,7 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
         return;
     }
     Sluice__AdminReply *reply = NULL;
-    enum sl_err err = sl_gate_admin(&a->gate, op->name, &rest, op->has_arg ? 1 : 0, ADMIN_TIMEOUT_MS, &reply);
+    enum sl_err err = sl_gate_admin(&a->gate, op->name, &rest, has_arg ? 1 : 0, ADMIN_TIMEOUT_MS, &reply);
     if (err) {
         sl_http_answer_error(
             c, &(struct sl_http_error){.err = err,

@@ -1,4 +1,4 @@
-"""Trace files as published, against a real cluster: lengths and times are the trace's, shared blocks become cache hits."""
+"""Trace files as published, against a real cluster: lengths and times are the trace's, shared blocks become cache hits. And the cluster as a file."""
 import json
 import os
 import subprocess
@@ -46,6 +46,19 @@ class Replay(unittest.TestCase):
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
             self.assertEqual(doc["felt"]["errors"], 0)
             self.assertEqual(doc["felt"]["cached_tokens"], 2 * 32)
+
+    def test_snapshot_of_a_cluster_can_be_simulated(self):
+        with Cluster() as c:
+            file = os.path.join(c.folder, "cluster.ini")
+            subprocess.run([program("sluice-bench"), "snapshot", "--url", c.url, "--out", file, "--nodes", "2", "--probes", "2"], check=True)
+            with open(file) as f:
+                text = f.read()
+            self.assertEqual({line for line in text.splitlines() if line.startswith("[")}, {"[cluster]", "[group d0]", "[group p0]"})
+            report = os.path.join(c.folder, "simulated.json")
+            subprocess.run([program("sluice-bench"), "simulate", "--cluster", file, "--rate", "20", "--requests", "50", "--max-total", "500",
+                            "--arms", "hybrid", "--max-tokens", "1", "--json", report], check=True)
+            with open(report) as f:
+                self.assertEqual(json.load(f)["arms"][0]["unfinished"], 0)
 
     def test_what_is_no_trace_is_refused_in_words(self):
         with Cluster(prefill=0) as c:

@@ -31,6 +31,7 @@ struct sim_group { /* equal nodes */
     bool prefers_prefill, may_prefill, may_decode;
     int32_t chunk_tokens;
     uint32_t max_batch_tokens, max_sequences;
+    uint32_t ungranted_pages; /* that prompts without a grant may hold; 0 = a quarter of the pool */
     double tpot_target_ms, chunk_stretch;
 };
 
@@ -38,6 +39,7 @@ struct sim_cluster {
     struct sim_group groups[SIM_MAX_GROUPS];
     uint32_t n_groups;
     double link_bytes_per_s, link_latency_us;
+    double router_ms; /* of a request: from the client to its placement, and of its first token back */
     uint32_t heartbeat_ms, page_tokens;
 };
 

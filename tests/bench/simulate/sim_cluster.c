@@ -65,7 +65,7 @@ static bool set_number(double *to, const char *value)
     return end != value && *end == '\0';
 }
 
-enum type { U32, U64, I32, F64, PREFERS, PERMITS, MODEL };
+enum type { U32, U64, I32, F64, PREFERS, PERMITS, MODEL, COST_ROWS, COST_MS };
 
 struct key {
     const char *name;
@@ -78,20 +78,52 @@ struct key {
 #define G(m) offsetof(struct sim_group, m)
 static const struct key cluster_keys[] = {{"link_bytes_per_s", F64, C(link_bytes_per_s), 1e3, 1e13},
                                           {"link_latency_us", F64, C(link_latency_us), 0, 1e6},
+                                          {"router_ms", F64, C(router_ms), 0, 1e4},
                                           {"heartbeat_ms", U32, C(heartbeat_ms), 1, 1e6},
                                           {"page_tokens", U32, C(page_tokens), 1, 4096},
                                           {NULL, U32, 0, 0, 0}};
-static const struct key group_keys[] = {{"count", U32, G(count), 1, SL_PLACE_MAX_NODES},
-                                        {"model", MODEL, 0, 0, 0},
-                                        {"prefers", PREFERS, 0, 0, 0},
-                                        {"permits", PERMITS, 0, 0, 0},
-                                        {"chunk_tokens", I32, G(chunk_tokens), -1, 1 << 20},
-                                        {"max_batch_tokens", U32, G(max_batch_tokens), 1, 1 << 20},
-                                        {"max_sequences", U32, G(max_sequences), 1, 1 << 16},
-                                        {"kv_memory_bytes", U64, G(kv_memory_bytes), 1, 1e15},
-                                        {"tpot_target_ms", F64, G(tpot_target_ms), 0, 1e6},
-                                        {"chunk_stretch", F64, G(chunk_stretch), 1, 100},
-                                        {NULL, U32, 0, 0, 0}};
+static const struct key group_keys[] = {
+    {"count", U32, G(count), 1, SL_PLACE_MAX_NODES},
+    {"model", MODEL, 0, 0, 0},
+    {"prefers", PREFERS, 0, 0, 0},
+    {"permits", PERMITS, 0, 0, 0},
+    {"cost_rows", COST_ROWS, 0, 0, 0},
+    {"cost_ms", COST_MS, 0, 0, 0},
+    {"cost_head_ms_per_row", F64, G(cost.head_ms_per_row), 0, 1e6},
+    {"cost_prompt_attn_ms_per_mtoken", F64, G(cost.prompt_attn_ms_per_mtoken), 0, 1e6},
+    {"cost_prompt_read_ms_per_mtoken", F64, G(cost.prompt_read_ms_per_mtoken), 0, 1e6},
+    {"cost_decode_attn_ms_per_mtoken", F64, G(cost.decode_attn_ms_per_mtoken), 0, 1e6},
+    {"kv_bytes_per_token", U32, G(kv_bytes_per_token), 1, 1e9},
+    {"ungranted_pages", U32, G(ungranted_pages), 0, 1e9},
+    {"chunk_tokens", I32, G(chunk_tokens), -1, 1 << 20},
+    {"max_batch_tokens", U32, G(max_batch_tokens), 1, 1 << 20},
+    {"max_sequences", U32, G(max_sequences), 1, 1 << 16},
+    {"kv_memory_bytes", U64, G(kv_memory_bytes), 1, 1e15},
+    {"tpot_target_ms", F64, G(tpot_target_ms), 0, 1e6},
+    {"chunk_stretch", F64, G(chunk_stretch), 1, 100},
+    {NULL, U32, 0, 0, 0}};
+
+/* "1 8 16": the numbers, ascending where they are rows. Both lists of a table have equally many. */
+static bool set_table(struct sl_cost_model *c, bool rows, const char *value)
+{
+    uint32_t n = 0;
+    for (; value[strspn(value, " ")]; n++) {
+        char *end;
+        double v = strtod(value, &end);
+        if (end == value || n == SL_COST_POINTS || !(v > 0) || v > UINT32_MAX)
+            return false;
+        if (!rows)
+            c->ms[n] = v;
+        else if (n == 0 || v > c->rows[n - 1])
+            c->rows[n] = (uint32_t)v;
+        else
+            return false;
+        value = end;
+    }
+    bool fits = n > 0 && (c->n_points == 0 || c->n_points == n);
+    c->n_points = n;
+    return fits && (!rows || c->rows[0] == 1);
+}
 
 static bool set_key(const struct key *k, void *to, const char *value)
 {
@@ -114,6 +146,10 @@ static bool set_key(const struct key *k, void *to, const char *value)
         return true;
     case MODEL:
         return set_model(g, value);
+    case COST_ROWS:
+    case COST_MS:
+        snprintf(g->model, sizeof g->model, "measured");
+        return set_table(&g->cost, k->type == COST_ROWS, value);
     case PREFERS:
         g->prefers_prefill = strcmp(value, "prefill") == 0;
         return g->prefers_prefill || strcmp(value, "decode") == 0;
@@ -168,7 +204,14 @@ static enum sl_err check(const struct sim_cluster *c, struct sl_why *why)
         const struct sim_group *g = &c->groups[i];
         if (!g->model[0])
             return sl_why_set(why, SL_ECONFIG,
-                              "group %s names no model; sluice-bench simulate --help lists them", g->name);
+                              "group %s names no model (sluice-bench simulate --help lists them) and has no "
+                              "cost_rows and cost_ms",
+                              g->name);
+        if (g->cost.rows[0] == 0 || !(g->cost.ms[0] > 0) || !g->kv_bytes_per_token || !g->kv_memory_bytes)
+            return sl_why_set(why, SL_ECONFIG,
+                              "group %s: a measured model needs cost_rows, cost_ms, kv_bytes_per_token and "
+                              "kv_memory_bytes",
+                              g->name);
         if (g->kv_bytes_per_token != c->groups[0].kv_bytes_per_token)
             return sl_why_set(why, SL_ECONFIG,
                               "groups %s and %s have pages of different size; all nodes serve one model",

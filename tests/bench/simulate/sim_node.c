@@ -8,6 +8,7 @@
 #include "common/sched/slack.h"
 
 #define UNGRANTED_PRIORITY 1000 /* as in the engine */
+#define UNGRANTED_PART     4    /* of the pool, where the group does not say */
 #define US                 1e6
 
 struct sim_page {
@@ -534,7 +535,7 @@ void sim_node_init(struct sim_node *n, const struct sim_group *g, const char *na
     snprintf(n->name, sizeof n->name, "%s", name);
     uint64_t pages = g->kv_memory_bytes / ((uint64_t)g->kv_bytes_per_token * page_tokens);
     n->total_pages = n->free_pages = pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX;
-    n->ungranted_pages = n->total_pages / 4;
+    n->ungranted_pages = g->ungranted_pages ? g->ungranted_pages : n->total_pages / UNGRANTED_PART;
     for (uint32_t i = 0; i < g->cost.n_points + SL_COST_TERMS; i++)
         *sl_cost_value(&n->belief, i) *= 1 + cost_error * (2 * (double)sl_philox_uniform(seed, 3, i) - 1);
     sl_cost_learner_init(&n->learner, &n->belief, SL_COST_DOUBT_MEASURED);

@@ -523,13 +523,13 @@ static void arrive(struct run *r, size_t i, double now_s)
 {
     const struct sl_trace_request *q = &r->trace->requests[i];
     if (i + 1 < r->trace->n)
-        sim_events_add(&r->events, r->trace->requests[i + 1].at_s, SIM_ARRIVAL, (void *)(uintptr_t)(i + 1),
-                       0);
+        sim_events_add(&r->events, r->trace->requests[i + 1].at_s + r->cluster->router_ms / 1e3, SIM_ARRIVAL,
+                       (void *)(uintptr_t)(i + 1), 0);
     struct sim_job *j = sl_xcalloc(1, sizeof *j);
     j->run = r;
     j->index = (uint32_t)i;
     j->output = q->n_output;
-    j->arrived_s = now_s;
+    j->arrived_s = q->at_s;
     j->class = class_of(r, i);
     j->account = &r->accounts[j->class->key];
     j->account->weight = j->class->key_weight > 0 ? j->class->key_weight : 1;
@@ -591,7 +591,7 @@ static void loop(struct run *r)
     size_t arrived_n = 0;
     double first = r->trace->requests[0].at_s, span = r->trace->requests[r->trace->n - 1].at_s - first;
     double give_up = first + GIVE_UP_S + GIVE_UP_FACTOR * span;
-    sim_events_add(&r->events, first, SIM_ARRIVAL, 0, 0);
+    sim_events_add(&r->events, first + r->cluster->router_ms / 1e3, SIM_ARRIVAL, 0, 0);
     for (uint32_t i = 0; i < r->n_nodes; i++)
         sim_events_add(&r->events, first + r->cluster->heartbeat_ms / 1e3 * i / r->n_nodes, SIM_HEARTBEAT,
                        &r->nodes[i], 0);

@@ -107,6 +107,11 @@ const struct sl_cost_model *sl_engine_cost(const struct sl_engine *e)
     (void)e;
     return &cost;
 }
+struct sl_engine_limits sl_engine_limits(const struct sl_engine *e)
+{
+    (void)e;
+    return (struct sl_engine_limits){.max_sequences = 1};
+}
 uint64_t sl_engine_progress(const struct sl_engine *e)
 {
     (void)e;
