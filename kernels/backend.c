@@ -1,15 +1,15 @@
-/* kernels/backend.c - the tables of this build, best first, and the choice among them. */
+/* kernels/backend.c - the tables of this build, and the choice among them: "auto" is the first that can run.
+ * The CUDA ones stand behind, so that they are taken by name only. */
 #include "kernels/backend.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "kernels/cpu/cpu_backends.h"
+#include "kernels/cuda/cuda_backends.h"
 
 static const struct sl_backend_ops *const tables[] = {
-    &sl_backend_avx512,
-    &sl_backend_avx2,
-    &sl_backend_portable,
-    &sl_backend_reference,
+    &sl_backend_avx512,    &sl_backend_avx2, &sl_backend_portable,
+    &sl_backend_reference, &sl_backend_cuda, &sl_backend_cuda_plain,
 };
 
 /* The name of the first op a table lacks, or NULL. */
@@ -19,8 +19,6 @@ static const char *missing_op(const struct sl_backend_ops *t)
         int set;
         const char *name;
     } ops[] = {
-        {t->name != NULL, "name"},
-        {t->available != NULL, "available"},
         {t->open != NULL, "open"},
         {t->close != NULL, "close"},
         {t->buf_alloc != NULL, "buf_alloc"},
@@ -61,21 +59,19 @@ enum sl_err sl_backend_find(const char *name, const struct sl_backend_ops **out,
     int any = !name || !*name || strcmp(name, "auto") == 0;
     for (size_t i = 0; i < SL_COUNTOF(tables); i++) {
         const struct sl_backend_ops *t = tables[i];
-        const char *missing = missing_op(t);
-        if (missing)
-            return sl_why_set(why, SL_EBUG, "Backend \"%s\" has no %s.", t->name ? t->name : "?", missing);
         if (!any && strcmp(name, t->name) != 0)
             continue;
         if (t->available()) {
+            const char *op = missing_op(t);
+            if (op)
+                return sl_why_set(why, SL_EBUG, "Backend \"%s\" has no %s.", t->name, op);
             *out = t;
             return SL_OK;
         }
         if (!any)
-            return sl_why_set(
-                why, SL_EUNSUPPORTED,
-                "This machine cannot run backend \"%s\" (an instruction set or device is missing); "
-                "use \"auto\".",
-                name);
+            return sl_why_set(why, SL_EUNSUPPORTED,
+                              "This machine cannot run backend \"%s\" (%s); use \"auto\".", name,
+                              t->missing ? t->missing() : "an instruction set is missing");
     }
     char names[128];
     list_names(names, sizeof names);

@@ -18,7 +18,8 @@
 extern "C" {
 #endif
 
-#define SL_ATTN_BLOCK 64u /* KV positions per softmax block; part of the numerics id */
+#define SL_ATTN_BLOCK   64u   /* KV positions per softmax block; part of the numerics id */
+#define SL_HEAD_DIM_MAX 1024u /* of a head, and so of what is rotated */
 #define SL_ATTN_SEG                                                                                          \
     512u /* KV positions after which the online softmax starts afresh; part of the numerics id */
 
@@ -93,6 +94,8 @@ struct sl_backend_ops {
 
     /* True when this machine can run it. */
     int (*available)(void);
+    /* (optional) What is missing when it cannot, as a clause. */
+    const char *(*missing)(void);
     enum sl_err (*open)(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why);
     void (*close)(struct sl_dev *d);
 
@@ -154,6 +157,17 @@ struct sl_backend_ops {
      * between passes. */
     void (*parallel)(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
 };
+
+/* Frequencies of a rotation, out [dim / 2]: theta^(-2i/dim). Source: Su et al., "RoFormer". */
+void sl_rope_frequencies(float theta, uint32_t dim, float *out);
+
+/* What every device refuses of views to be packed as one matrix: none, different columns, a type or size that
+ * there is not. */
+SL_MUST_CHECK enum sl_err sl_views_check(const struct sl_tensor_view *views, size_t n, struct sl_why *why);
+
+/* What every device refuses of a page pool. */
+SL_MUST_CHECK enum sl_err sl_kv_geometry_check(const struct sl_kv_geometry *g, uint32_t n_pages,
+                                               struct sl_why *why);
 
 /* Bytes of a page: n_layers * 2 * n_kv_heads * page_tokens * head_dim * element. */
 size_t sl_kv_page_bytes(const struct sl_kv_geometry *g);

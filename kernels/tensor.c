@@ -1,6 +1,6 @@
 /* kernels/tensor.c - GGUF's block formats, decoded in the plainest way: the meaning of every packed layout.
  */
-#include "kernels/tensor.h"
+#include "kernels/backend.h"
 
 #include <string.h>
 #include "kernels/cpu/half.h"
@@ -188,4 +188,30 @@ void sl_dequant_row(enum sl_dtype type, const void *row, uint64_t n_cols, float 
         return;
     for (uint64_t i = 0; i < n_cols / t->elements; i++, p += t->bytes, out += t->elements)
         t->dequant(p, out);
+}
+
+enum sl_err sl_views_check(const struct sl_tensor_view *v, size_t n, struct sl_why *why)
+{
+    if (n == 0)
+        return sl_why_set(why, SL_EINVAL, "A matrix to pack needs at least one tensor.");
+    uint64_t n_rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (v[i].n_cols != v[0].n_cols)
+            return sl_why_set(why, SL_EUNSUPPORTED,
+                              "Tensors to be stacked have %llu and %llu columns; expected the same.",
+                              (unsigned long long)v[0].n_cols, (unsigned long long)v[i].n_cols);
+        if (sl_dtype_row_bytes(v[i].type, v[i].n_cols) == 0 || v[i].n_cols > SL_MATRIX_MAX_COLS ||
+            v[i].n_rows == 0)
+            return sl_why_set(why, SL_EUNSUPPORTED,
+                              "A matrix of type %s (number %d) with %llu rows and %llu columns is not "
+                              "supported; expected F32, F16, BF16, with a multiple of 32 columns Q8_0, Q4_0, "
+                              "Q4_1, Q5_0 or Q5_1, with one of 256 Q4_K, Q5_K or Q6_K.",
+                              sl_dtype_name(v[i].type), (int)v[i].type, (unsigned long long)v[i].n_rows,
+                              (unsigned long long)v[i].n_cols);
+        n_rows += v[i].n_rows;
+        if (v[i].n_rows > SL_MATRIX_MAX_ROWS || n_rows > SL_MATRIX_MAX_ROWS)
+            return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.",
+                              SL_MATRIX_MAX_ROWS);
+    }
+    return SL_OK;
 }

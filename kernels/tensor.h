@@ -25,6 +25,9 @@ enum sl_dtype {
     SL_BF16 = 30
 };
 
+#define SL_MATRIX_MAX_ROWS (1u << 28)
+#define SL_MATRIX_MAX_COLS (1u << 24)
+
 /* A row-major matrix [n_rows, n_cols] as it lies in the model file; a row is contiguous, n_cols is the
  * reduced side. */
 struct sl_tensor_view {

@@ -32,8 +32,8 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"advertise", SL_CONF_STRING, AT(advertise), NULL,
      "host by which others reach this node, needed when it listens on all addresses", 0, 0, NULL},
     {"model", SL_CONF_STRING, AT(model), NULL, "GGUF file or Hugging Face folder", 0, 0, NULL},
-    {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or one of reference, portable, avx2, avx512", 0,
-     0, NULL},
+    {"backend", SL_CONF_STRING, AT(backend), "auto",
+     "auto, or one of avx512, avx2, portable, reference, cuda, cuda-plain", 0, 0, NULL},
     {"cache_dir", SL_CONF_STRING, AT(cache_dir), NULL,
      "folder for packed weights, which make the next start fast; none = no cache, empty = systemd's "
      "CacheDirectory, else $XDG_CACHE_HOME/sluice/node, else ~/.cache/sluice/node",

@@ -35,9 +35,9 @@ enum sl_err sl_cpu_open(const struct sl_dev_conf *conf, const struct sl_cpu_isa 
     }
     d->attn_plan = sl_xcalloc((size_t)d->max_rows + 1, sizeof *d->attn_plan);
     for (uint32_t i = 0; i < SL_ROPE_BASES; i++)
-        d->rope_bases[i].freq = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_bases[i].freq);
-    d->rope_freq = sl_xcalloc(SL_ROPE_MAX / 2, sizeof *d->rope_freq);
-    d->rope_angles = sl_xcalloc((size_t)d->n_threads * SL_ROPE_MAX, sizeof *d->rope_angles);
+        d->rope_bases[i].freq = sl_xcalloc(SL_HEAD_DIM_MAX / 2, sizeof *d->rope_bases[i].freq);
+    d->rope_freq = sl_xcalloc(SL_HEAD_DIM_MAX / 2, sizeof *d->rope_freq);
+    d->rope_angles = sl_xcalloc((size_t)d->n_threads * SL_HEAD_DIM_MAX, sizeof *d->rope_angles);
     *out = d;
     return SL_OK;
 }

@@ -265,7 +265,7 @@ extern const struct sl_cpu_isa sl_cpu_isa_avx512;
 struct sl_rope_base {
     float theta;
     uint32_t dim;
-    float *freq; /* [SL_ROPE_MAX / 2] */
+    float *freq; /* [SL_HEAD_DIM_MAX / 2] */
 };
 
 struct sl_dev {
@@ -291,11 +291,9 @@ struct sl_dev {
      * attention), and of the shape in hand */
     struct sl_rope_base rope_bases[SL_ROPE_BASES];
     uint32_t rope_base_next;
-    float *rope_freq;   /* [SL_ROPE_MAX / 2] */
-    float *rope_angles; /* [n_threads][SL_ROPE_MAX] */
+    float *rope_freq;   /* [SL_HEAD_DIM_MAX / 2] */
+    float *rope_angles; /* [n_threads][SL_HEAD_DIM_MAX] */
 };
-
-#define SL_ROPE_MAX 1024u /* largest rope_dim */
 
 struct sl_kv {
     struct sl_kv_geometry g;

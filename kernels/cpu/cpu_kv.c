@@ -7,20 +7,10 @@
 enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                            struct sl_kv **out, struct sl_why *why)
 {
-    if (g->dtype != SL_F16 && g->dtype != SL_BF16 && g->dtype != SL_F32)
-        return sl_why_set(why, SL_EUNSUPPORTED, "KV cannot be stored as %s; expected F16, BF16 or F32.",
-                          sl_dtype_name(g->dtype));
-    if (g->head_dim == 0 || g->head_dim % 2 != 0 || g->head_dim > SL_ROPE_MAX)
-        return sl_why_set(why, SL_EUNSUPPORTED,
-                          "Head size %u is not supported; expected an even one up to %u.", g->head_dim,
-                          SL_ROPE_MAX);
-    if (g->n_layers == 0 || g->n_kv_heads == 0 || g->page_tokens == 0 || n_pages == 0)
-        return sl_why_set(why, SL_EINVAL,
-                          "A page pool needs layers, heads, tokens and pages; one of them is 0.");
+    enum sl_err e = sl_kv_geometry_check(g, n_pages, why);
+    if (e != SL_OK)
+        return e;
     size_t page_bytes = sl_kv_page_bytes(g);
-    if (page_bytes > SIZE_MAX / n_pages)
-        return sl_why_set(why, SL_ENOMEM, "%u pages of %zu bytes are more than this machine can address.",
-                          n_pages, page_bytes);
     uint8_t *base = sl_cpu_touched_alloc(d, page_bytes * n_pages);
     if (!base || sl_cpu_fit_attention(d, g->head_dim) != SL_OK) {
         sl_huge_free(base, page_bytes * n_pages);

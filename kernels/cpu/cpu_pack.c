@@ -9,9 +9,7 @@
 #include <string.h>
 #include "kernels/cpu/half.h"
 
-#define EMBED_ROWS 16u                           /* of an item of the pool */
-#define MAX_ROWS   (SL_CPU_POOL_MAX_ITEMS * 32u) /* a panel is an item of the pool */
-#define MAX_COLS   (1u << 24)
+#define EMBED_ROWS 16u /* of an item of the pool */
 
 static size_t panel_bytes(enum sl_dtype type, uint32_t n_cols)
 {
@@ -88,10 +86,10 @@ bool sl_cpu_rows_are_sane(const struct sl_rows_of *of, uint32_t n, uint64_t n_co
     uint64_t n_rows = 0;
     for (uint32_t i = 0; i < n; i++) {
         n_rows += of[i].n_rows;
-        if (of[i].n_rows == 0 || n_rows > MAX_ROWS || sl_dtype_row_bytes(of[i].type, n_cols) == 0)
+        if (of[i].n_rows == 0 || n_rows > SL_MATRIX_MAX_ROWS || sl_dtype_row_bytes(of[i].type, n_cols) == 0)
             return false;
     }
-    return n > 0 && n <= SL_MAX_SEGMENTS && n_cols <= MAX_COLS;
+    return n > 0 && n <= SL_MAX_SEGMENTS && n_cols <= SL_MATRIX_MAX_COLS;
 }
 
 /* Not touched here: the threads that fill it do that, each its part. */
@@ -128,29 +126,14 @@ static enum sl_err segments_of(const struct sl_dev *d, const struct sl_tensor_vi
                                struct sl_rows_of of[SL_MAX_SEGMENTS], uint32_t *n_segments,
                                struct sl_why *why)
 {
-    if (n == 0)
-        return sl_why_set(why, SL_EINVAL, "A matrix to pack needs at least one tensor.");
+    enum sl_err e = sl_views_check(v, n, why);
+    if (e != SL_OK)
+        return e;
     *n_segments = 0;
     for (size_t i = 0; i < n; i++) {
-        if (v[i].n_cols != v[0].n_cols)
-            return sl_why_set(why, SL_EUNSUPPORTED,
-                              "Tensors to be stacked have %llu and %llu columns; expected the same.",
-                              (unsigned long long)v[0].n_cols, (unsigned long long)v[i].n_cols);
-        if (sl_dtype_row_bytes(v[i].type, v[i].n_cols) == 0 || v[i].n_cols > MAX_COLS || v[i].n_rows == 0)
-            return sl_why_set(why, SL_EUNSUPPORTED,
-                              "A matrix of type %s (number %d) with %llu rows and %llu columns is not "
-                              "supported; expected F32, "
-                              "F16, BF16, with a multiple of 32 columns Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, with "
-                              "one of 256 Q4_K, "
-                              "Q5_K or Q6_K.",
-                              sl_dtype_name(v[i].type), (int)v[i].type, (unsigned long long)v[i].n_rows,
-                              (unsigned long long)v[i].n_cols);
         enum sl_dtype type = d->isa ? v[i].type : SL_F32;
         struct sl_rows_of *last = *n_segments > 0 ? &of[*n_segments - 1] : NULL;
         uint64_t n_rows = v[i].n_rows + (last && last->type == type ? last->n_rows : 0);
-        if (n_rows > MAX_ROWS)
-            return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.",
-                              MAX_ROWS);
         if (!last || last->type != type) {
             if (*n_segments == SL_MAX_SEGMENTS)
                 return sl_why_set(why, SL_EUNSUPPORTED, "A stack of more than %u types is not supported.",
@@ -203,8 +186,6 @@ enum sl_err sl_cpu_weight_pack(struct sl_dev *d, const struct sl_tensor_view *vi
     if (e != SL_OK)
         return e;
     uint32_t n_cols = (uint32_t)views[0].n_cols;
-    if (!sl_cpu_rows_are_sane(of, n_segments, n_cols))
-        return sl_why_set(why, SL_EUNSUPPORTED, "A matrix of more than %u rows is not supported.", MAX_ROWS);
     struct sl_weight *w = sl_cpu_weight_new(d, of, n_segments, n_cols);
     float *rows = d->isa ? NULL : sl_try_alloc((size_t)d->n_threads * n_cols * sizeof *rows);
     if (!w || (!d->isa && !rows)) {

@@ -1,37 +1,7 @@
-/* kernels/cpu/cpu_rope.c - norm and rotation of q and k, and K and V into the pages.
- *
- * Frequencies are theta^(-2i/dim), as float32 from a double computed here: the C library's pow may differ
- * between machines. They are rounded as 1 / float(theta^float(2i/dim)), the way models are trained and served
- * elsewhere. */
+/* kernels/cpu/cpu_rope.c - norm and rotation of q and k, and K and V into the pages. */
 #include "kernels/cpu/cpu_dev.h"
 
-#include <math.h>
-
-#define LN2       0x1.62e42fefa39efp-1
 #define ITEM_ROWS 8u
-
-/* Natural logarithm: x = m 2^e with m in [sqrt(1/2), sqrt(2)], ln m = 2 atanh((m - 1) / (m + 1)). */
-static double ln(double x)
-{
-    int e;
-    double m = frexp(x, &e);
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
-    }
-    double z = (m - 1) / (m + 1), z2 = z * z, sum = 0;
-    for (int i = 27; i >= 1; i -= 2)
-        sum = sum * z2 + 1.0 / i;
-    return 2 * z * sum + e * LN2;
-}
-
-static double exp_double(double x)
-{
-    double n = rint(x / LN2), r = x - n * LN2, sum = 1;
-    for (int i = 18; i >= 1; i--)
-        sum = 1 + r / i * sum;
-    return ldexp(sum, (int)n);
-}
 
 static const float *base_frequencies(struct sl_dev *d, const struct sl_attn_shape *s)
 {
@@ -39,9 +9,7 @@ static const float *base_frequencies(struct sl_dev *d, const struct sl_attn_shap
         if (d->rope_bases[i].theta == s->rope_theta && d->rope_bases[i].dim == s->rope_dim)
             return d->rope_bases[i].freq;
     struct sl_rope_base *b = &d->rope_bases[d->rope_base_next++ % SL_ROPE_BASES];
-    double log_theta = ln((double)s->rope_theta);
-    for (uint32_t i = 0; i < s->rope_dim / 2; i++)
-        b->freq[i] = 1.0f / (float)exp_double((double)((float)(2 * i) / (float)s->rope_dim) * log_theta);
+    sl_rope_frequencies(s->rope_theta, s->rope_dim, b->freq);
     b->theta = s->rope_theta;
     b->dim = s->rope_dim;
     return b->freq;
@@ -69,7 +37,7 @@ static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, u
     const struct sl_cpu_isa *isa = j->d->isa;
     uint32_t hd = s->head_dim, n = s->rope_dim / 2, pos = run->first_pos + t;
     float *row = j->qkv + (size_t)(run->first_row + t) * (s->n_heads + 2 * s->n_kv_heads) * hd;
-    float *cos_v = angles, *sin_v = angles + SL_ROPE_MAX / 2;
+    float *cos_v = angles, *sin_v = angles + SL_HEAD_DIM_MAX / 2;
     isa->angles(pos, j->d->rope_freq, n, cos_v, sin_v);
     for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++) {
         float *head = row + (size_t)h * hd;
@@ -85,7 +53,7 @@ static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, u
 static void rope_item(void *arg, uint32_t item, unsigned worker)
 {
     const struct rope_job *j = arg;
-    float *angles = j->d->rope_angles + (size_t)worker * SL_ROPE_MAX;
+    float *angles = j->d->rope_angles + (size_t)worker * SL_HEAD_DIM_MAX;
     uint32_t r0 = item * ITEM_ROWS, r1 = j->b->n_rows - r0 < ITEM_ROWS ? j->b->n_rows : r0 + ITEM_ROWS;
     for (uint32_t u = 0; u < j->b->n_runs; u++) {
         const struct sl_batch_run *run = &j->b->runs[u];

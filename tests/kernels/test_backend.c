@@ -29,6 +29,23 @@ static void find_unknown_name_lists_the_known(void **state)
     assert_int_equal(sl_backend_find("tpu", &ops, NULL), SL_ENOTFOUND);
 }
 
+static void cuda_is_named_and_refused_where_there_is_none(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"cuda", "cuda-plain"};
+    for (size_t i = 0; i < SL_COUNTOF(names); i++) {
+        const struct sl_backend_ops *ops = NULL;
+        struct sl_why why = {""};
+        enum sl_err e = sl_backend_find(names[i], &ops, &why);
+        if (e == SL_OK)
+            continue; /* a machine with a card */
+        assert_int_equal(e, SL_EUNSUPPORTED);
+        assert_null(ops);
+        assert_non_null(strstr(why.text, names[i]));
+        assert_non_null(strstr(why.text, "CUDA"));
+    }
+}
+
 static void weight_pack_refuses_what_it_cannot_take(void **state)
 {
     (void)state;
@@ -104,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(find_auto_gives_one_that_can_run),
         cmocka_unit_test(find_unknown_name_lists_the_known),
+        cmocka_unit_test(cuda_is_named_and_refused_where_there_is_none),
         cmocka_unit_test(weight_pack_refuses_what_it_cannot_take),
         cmocka_unit_test(kv_open_refuses_what_it_cannot_take),
         cmocka_unit_test(kv_pages_round_trip_through_host_memory),

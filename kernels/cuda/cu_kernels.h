@@ -1,0 +1,105 @@
+/* kernels/cuda/cu_kernels.h - the kernels and what they take: one struct each, all pointers to the device.
+ *
+ * Activations are float32 between ops, as everywhere; a product takes them as bfloat16, and matrices are
+ * bfloat16 too. */
+#ifndef SLUICE_KERNELS_CUDA_CU_KERNELS_H
+#define SLUICE_KERNELS_CUDA_CU_KERNELS_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cu_runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- cu_rows.cu: a block per row ---- */
+
+struct cu_embed_args {
+    const uint16_t *w;     /* [n_vocab, n] */
+    const int32_t *tokens; /* [n_rows] */
+    float scale, *x;       /* [n_rows, n] */
+    uint32_t n;
+};
+void cu_embed(struct cu_stream *s, uint32_t n_rows, const struct cu_embed_args *a);
+
+/* The prologue of a product, rounded to bfloat16. */
+struct cu_prologue_args {
+    enum sl_prologue kind;
+    const float *x;       /* [., n] or [., 2 n], see struct sl_linear */
+    const uint32_t *rows; /* [n_rows]: rows of x, or NULL */
+    const float *norm_w;
+    float norm_eps;
+    uint16_t *y; /* [n_rows, n] */
+    uint32_t n;
+};
+void cu_prologue(struct cu_stream *s, uint32_t n_rows, const struct cu_prologue_args *a);
+
+struct cu_norm_add_args {
+    const float *y, *norm_w;
+    float eps, *x;
+    uint32_t n;
+};
+void cu_norm_add(struct cu_stream *s, uint32_t n_rows, const struct cu_norm_add_args *a);
+
+/* ---- cu_matmul.cu ---- */
+
+/* y [n_rows, n] = x [n_rows, k] w[n, k]^T + bias, or += */
+struct cu_matmul_args {
+    const uint16_t *x, *w;
+    const float *bias; /* [n], or NULL */
+    float *y;
+    uint32_t n_rows, n, k;
+    int add;
+};
+/* An element is summed over k in rising order by one thread: the same bits at any n_rows. */
+void cu_matmul_plain(struct cu_stream *s, const struct cu_matmul_args *a);
+
+/* ---- pages ---- */
+
+/* One layer of a page pool. Element `which` (0 K, 1 V) of a head at a position lies at
+ * base + ((page * page_stride + (which * n_kv_heads + head) * page_tokens + slot) * head_dim elements. */
+struct cu_pages {
+    void *layer;          /* of page 0 */
+    uint64_t page_stride; /* tokens' worth of head_dim elements from page to page */
+    uint32_t n_kv_heads, page_tokens, head_dim;
+    enum sl_dtype dtype;
+};
+
+/* A row of a batch: its position, and where the pages of its sequence begin in the batch's list. */
+struct cu_row {
+    uint32_t pos; /* CU_NO_ROW: left out */
+    uint32_t first_page;
+};
+#define CU_NO_ROW UINT32_MAX
+
+struct cu_rope_args {
+    struct cu_pages kv;
+    const struct cu_row *rows;
+    const uint32_t *page_list;
+    const float *frequency; /* [rope_dim / 2] */
+    const float *q_norm, *k_norm;
+    float norm_eps;
+    enum sl_rope_layout layout;
+    uint32_t n_heads, rope_dim;
+    float *qkv; /* [n_rows, (n_heads + 2 n_kv_heads) * head_dim] */
+};
+/* cu_rope.cu */
+void cu_rope_kv(struct cu_stream *s, uint32_t n_rows, const struct cu_rope_args *a);
+
+struct cu_attention_args {
+    struct cu_pages kv;
+    const struct cu_row *rows;
+    const uint32_t *page_list;
+    uint32_t n_heads, window;
+    float score_scale;
+    const float *qkv;
+    float *out; /* [n_rows, n_heads * head_dim] */
+};
+/* cu_attention_plain.cu: a block per row and head, all types and shapes; a row's bits depend on that row
+ * alone. */
+void cu_attention_plain(struct cu_stream *s, uint32_t n_rows, const struct cu_attention_args *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,156 @@
+/* kernels/cuda/cu_runtime.c - the device behind cu_runtime.h: CUDA's runtime. */
+#include "kernels/cuda/cu_runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+
+/* A block may use this much shared memory without asking; more must be allowed per kernel. */
+#define SHARED_BYTES_UNASKED ((size_t)48 << 10)
+
+struct cu_stream {
+    cudaStream_t stream;
+    int multiprocessors;
+};
+
+static void check(cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess)
+        return;
+    SL_ERROR(
+        "the CUDA device failed; this process ends, start it again and look at nvidia-smi doing=%s error=%s",
+        what, cudaGetErrorString(e));
+    abort();
+}
+
+const char *cu_missing(void)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaSuccess && n > 0)
+        return NULL;
+    return e == cudaSuccess ? "no CUDA device is there" : cudaGetErrorString(e);
+}
+
+enum sl_err cu_stream_open(struct cu_stream **out, struct sl_why *why)
+{
+    cudaStream_t stream;
+    int n = 0;
+    cudaError_t e = cudaSetDevice(0);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (e != cudaSuccess)
+        return sl_why_set(why, SL_EDEVICE, "The CUDA device could not be opened (%s); see nvidia-smi.",
+                          cudaGetErrorString(e));
+    struct cu_stream *s = sl_xcalloc(1, sizeof *s);
+    s->stream = stream;
+    s->multiprocessors = n;
+    *out = s;
+    return SL_OK;
+}
+
+void cu_stream_close(struct cu_stream *s)
+{
+    if (!s)
+        return;
+    check(cudaStreamDestroy(s->stream), "closing the stream");
+    sl_free(s);
+}
+
+unsigned cu_multiprocessors(const struct cu_stream *s)
+{
+    return (unsigned)s->multiprocessors;
+}
+
+size_t cu_memory_free(const struct cu_stream *s)
+{
+    (void)s;
+    size_t left = 0, all = 0;
+    check(cudaMemGetInfo(&left, &all), "asking for free memory");
+    return left;
+}
+
+void *cu_native_stream(struct cu_stream *s)
+{
+    return s->stream;
+}
+
+/* Zeroes what was just allocated, or forgets the error of an allocation that failed. */
+static void *zeroed(struct cu_stream *s, cudaError_t e, void *p, size_t bytes)
+{
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    check(cudaMemsetAsync(p, 0, bytes, s->stream), "zeroing memory");
+    return p;
+}
+
+void *cu_alloc(struct cu_stream *s, size_t bytes)
+{
+    void *p = NULL;
+    cudaError_t e = cudaMalloc(&p, bytes);
+    return zeroed(s, e, p, bytes);
+}
+
+void *cu_alloc_shared(struct cu_stream *s, size_t bytes)
+{
+    void *p = NULL;
+    cudaError_t e = cudaMallocManaged(&p, bytes, cudaMemAttachGlobal);
+    return zeroed(s, e, p, bytes);
+}
+
+void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
+{
+    void *p = NULL;
+    cudaError_t e = cudaMallocHost(&p, bytes);
+    return zeroed(s, e, p, bytes);
+}
+
+void cu_free(struct cu_stream *s, void *p)
+{
+    if (!p)
+        return;
+    cu_sync(s);
+    struct cudaPointerAttributes at;
+    check(cudaPointerGetAttributes(&at, p), "looking up memory to free");
+    check(at.type == cudaMemoryTypeHost ? cudaFreeHost(p) : cudaFree(p), "freeing memory");
+}
+
+void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
+{
+    /* out of pageable memory, CUDA has its own copy of the bytes when this returns */
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying to the device");
+}
+
+void cu_download(struct cu_stream *s, void *dst, const void *src, size_t bytes)
+{
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying from the device");
+}
+
+void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t bytes)
+{
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying to the device");
+}
+
+void cu_sync(struct cu_stream *s)
+{
+    check(cudaStreamSynchronize(s->stream), "running kernels");
+}
+
+void cu_launch(struct cu_stream *s, const struct cu_launch *l)
+{
+    if (l->grid_x == 0 || l->grid_y == 0)
+        return;
+    if (l->shared_bytes > SHARED_BYTES_UNASKED)
+        check(cudaFuncSetAttribute(l->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)l->shared_bytes),
+              l->name);
+    void *args[] = {(void *)(uintptr_t)l->args};
+    struct dim3 grid = {l->grid_x, l->grid_y, 1}, block = {l->n_threads, 1, 1};
+    check(cudaLaunchKernel(l->kernel, grid, block, args, l->shared_bytes, s->stream), l->name);
+}

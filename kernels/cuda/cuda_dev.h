@@ -1,0 +1,99 @@
+/* kernels/cuda/cuda_dev.h - a CUDA device as the backend sees it: the stream, scratch, and what of the host's
+ * a batch needs on the device.
+ *
+ * Ops only queue work. What they take of the host's - token ids, positions, page lists - is copied into
+ * pinned memory at the call and sent in stream order, so the caller's arrays are free at return. That memory
+ * is a ring: it starts over when the stream was waited for. */
+#ifndef SLUICE_KERNELS_CUDA_CUDA_DEV_H
+#define SLUICE_KERNELS_CUDA_CUDA_DEV_H
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_pool.h"
+#include "kernels/cuda/cu_kernels.h"
+
+struct cuda_ring {
+    uint8_t *host, *device; /* [bytes], the same offsets */
+    size_t bytes, used;
+};
+
+/* The rows and pages of a batch on the device. */
+struct cuda_batch {
+    const struct cu_row *rows;
+    const uint32_t *pages;
+};
+
+/* A model has one base, or one for local and one for global layers, and may scale each. */
+#define CUDA_ROPE_BASES 4u
+
+struct cuda_rope_base {
+    float theta;
+    uint32_t dim;         /* 0 = free */
+    const float *factors; /* the host's pointer, as a name */
+    float *frequency;     /* [SL_HEAD_DIM_MAX / 2] device */
+};
+
+struct sl_dev {
+    struct cu_stream *stream;
+    struct sl_cpu_pool *pool; /* for packing and sampling */
+    unsigned n_threads;       /* of the pool, the device thread included */
+    int plain;                /* only the plain kernels */
+    uint32_t max_rows, widest;
+    uint16_t *acts; /* [max_rows, widest] device: what products take */
+    struct cuda_ring batches, lists;
+    size_t last_batch, last_batch_bytes; /* in batches; 0 bytes = none since the ring started over */
+    size_t last_pages;                   /* offset of the page list in it */
+    struct cuda_rope_base rope[CUDA_ROPE_BASES];
+    uint32_t rope_next;
+};
+
+struct sl_weight {
+    uint16_t *data; /* [n_rows, n_cols] bfloat16, device */
+    uint32_t n_rows, n_cols;
+    size_t bytes;
+};
+
+struct sl_kv {
+    struct sl_kv_geometry g;
+    uint32_t n_pages;
+    size_t page_bytes;
+    uint8_t *base; /* host and device address it alike */
+};
+
+/* cuda_dev.c */
+enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_dev **out, struct sl_why *why);
+void sl_cuda_close(struct sl_dev *d); /* takes NULL */
+void *sl_cuda_buf_alloc(struct sl_dev *d, size_t bytes);
+void sl_cuda_buf_free(struct sl_dev *d, void *p, size_t bytes);
+void sl_cuda_upload(struct sl_dev *d, void *dst, const void *src, size_t bytes);
+void sl_cuda_download(struct sl_dev *d, void *dst, const void *src, size_t bytes);
+void sl_cuda_sync(struct sl_dev *d);
+void sl_cuda_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
+/* Copies bytes of the host's to the device; they stay there until the end of the op. An op sends one list. */
+const void *sl_cuda_send(struct sl_dev *d, const void *src, size_t bytes);
+/* The batch on the device; what is the same as the last one is not sent again. */
+struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b);
+
+/* cuda_memory.c: matrices and pages */
+enum sl_err sl_cuda_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
+                                struct sl_weight **out, struct sl_why *why);
+void sl_cuda_weight_free(struct sl_dev *d, struct sl_weight *w);
+size_t sl_cuda_weight_bytes(const struct sl_weight *w);
+enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                            struct sl_kv **out, struct sl_why *why);
+void sl_cuda_kv_close(struct sl_dev *d, struct sl_kv *kv);
+void *sl_cuda_kv_host_base(struct sl_kv *kv);
+void sl_cuda_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
+void sl_cuda_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
+
+/* cuda_ops.c */
+void sl_cuda_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
+                   float *x);
+void sl_cuda_linear(struct sl_dev *d, const struct sl_linear *a);
+void sl_cuda_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
+                      uint32_t n, float *x);
+void sl_cuda_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                     const struct sl_batch *b, float *qkv);
+void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                       const struct sl_batch *b, const float *qkv, float *out);
+
+#endif
