@@ -257,7 +257,8 @@ static void advance(struct sl_xfer *x, struct sl_recv *r)
         r->page_state[i] = SL_PAGE_COMMITTED;
         r->committed++;
     }
-    if (r->committed > before) {
+    bool complete = r->last && r->committed == r->n_pages;
+    if (r->committed > before && !complete) { /* with all pages D may be through before it hears of the end */
         struct sl_xfer_event ev = {
             .kind = SL_XFER_RECV_READY, .key = r->key, .n_tokens = tokens_of(x, r, r->committed)};
         sl_xfer_emit(x, &ev);
@@ -266,7 +267,6 @@ static void advance(struct sl_xfer *x, struct sl_recv *r)
         reject(x, r, r->committed);
         return;
     }
-    bool complete = r->last && r->committed == r->n_pages;
     if (r->committed > r->answered || complete) {
         struct sl_kv_header h = {
             .type = SL_KV_ANSWER, .flags = SL_KV_FLAG_OK, .key = r->key, .index = r->committed};

@@ -104,7 +104,7 @@ enum sl_xfer_event_kind {
     SL_XFER_GRANTED,    /* P: have_pages leading pages need not be sent */
     SL_XFER_SEND_DONE,  /* P: err SL_OK = all committed; pages may be reused. Else why it ended: SL_ECANCELED
                            (here or by D), SL_EPEER, SL_EMISMATCH, SL_EDIGEST, SL_EDEADLINE */
-    SL_XFER_RECV_READY, /* D: [0, n_tokens) committed and checked */
+    SL_XFER_RECV_READY, /* D: [0, n_tokens) committed and checked; not told of the last pages, RECV_DONE is */
     /* D: SL_OK = complete (first is valid when has_first); else n_tokens are committed and the rest is D's to
      * compute: SL_EPEER (P gave up, is gone or never came), SL_EDIGEST, SL_EDEADLINE, SL_EPROTO,
      * SL_ECANCELED. Pages are D's alone again. */
