@@ -20,6 +20,11 @@ uint64_t sl_now_ms(void)
     return sl_now_ns() / 1000000;
 }
 
+uint64_t sl_heard_ms(uint64_t heard_ms, uint64_t late_ms, uint64_t now_ms)
+{
+    return heard_ms >= now_ms || late_ms >= now_ms - heard_ms ? now_ms : heard_ms + late_ms;
+}
+
 double sl_lap_ms(uint64_t *at_ns)
 {
     uint64_t now = sl_now_ns(), before = *at_ns;

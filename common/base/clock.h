@@ -8,6 +8,9 @@
 uint64_t sl_now_ns(void);
 uint64_t sl_now_us(void);
 uint64_t sl_now_ms(void);
+/* When somebody was heard last, for a listener that was away itself for late_ms until now_ms: the silence of
+ * that time is not theirs. Never after now_ms. */
+uint64_t sl_heard_ms(uint64_t heard_ms, uint64_t late_ms, uint64_t now_ms);
 double sl_lap_ms(uint64_t *at_ns); /* milliseconds since *at_ns, which becomes now */
 int64_t sl_wall_s(void);           /* seconds since 1970, for "created" fields and logs only */
 

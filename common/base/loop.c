@@ -203,6 +203,12 @@ void sl_timer_clear(struct sl_timer *t)
         sift_down(l, at, last);
 }
 
+uint64_t sl_timer_late_ms(const struct sl_timer *t)
+{
+    uint64_t now = sl_now_ns();
+    return now > t->due_ns ? (now - t->due_ns) / NS_PER_MS : 0;
+}
+
 /* Milliseconds epoll may sleep, rounded up so that a timer is due when it ends; -1 = until something happens.
  */
 static int sleep_ms(const struct sl_loop *l, uint32_t max_wait_ms)

@@ -30,6 +30,9 @@ struct sl_timer *sl_timer_new(struct sl_loop *l, sl_loop_timer_fn *fn, void *arg
 void sl_timer_free(struct sl_timer *t); /* takes NULL */
 void sl_timer_set(struct sl_timer *t, uint64_t after_ms);
 void sl_timer_clear(struct sl_timer *t);
+/* Inside t's callback, before it is set again: how much later than asked it is called. For so long this
+ * thread did not run, as when the process or the machine was stopped, or it was busy; see sl_heard_ms(). */
+uint64_t sl_timer_late_ms(const struct sl_timer *t);
 
 /* One round: waits at most max_wait_ms (or until the next timer), runs what is due. */
 void sl_loop_once(struct sl_loop *l, uint32_t max_wait_ms);

@@ -112,8 +112,10 @@ static void push_batch(struct sl_node_router *r);
 static void on_beat(void *arg)
 {
     struct sl_node_router *r = arg;
+    uint64_t now = sl_now_ms();
+    r->last_heard_ms = sl_heard_ms(r->last_heard_ms, sl_timer_late_ms(r->beat), now);
     sl_timer_set(r->beat, r->heartbeat_ms);
-    if (r->boot_id && !r->silent && sl_now_ms() - r->last_heard_ms > r->dead_ms) {
+    if (r->boot_id && !r->silent && now - r->last_heard_ms > r->dead_ms) {
         r->silent = true;
         SL_WARN("router silent, its requests are canceled router=%s silent_ms=%u", r->url, r->dead_ms);
         sl_legs_end(r->node, r->boot_id, false, SLUICE__DONE_REASON__DONE_CANCELED, SL_EPEER,

@@ -379,11 +379,13 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
     }
 }
 
-void sl_peer_tick(struct sl_peer *p, uint64_t now)
+void sl_peer_tick(struct sl_peer *p, uint64_t now, uint64_t late)
 {
     const struct sl_xfer_conf *c = &p->x->conf;
     if (!p->conn)
         return;
+    p->connect_since_ms = sl_heard_ms(p->connect_since_ms, late, now);
+    p->last_heard_ms = sl_heard_ms(p->last_heard_ms, late, now);
     if (p->state != SL_PEER_UP) {
         if (sl_xfer_due(p->x, p->connect_since_ms + c->wait_ms, now))
             sl_peer_disconnect(p, "no handshake in time");

@@ -237,10 +237,10 @@ static void update_reports(struct sl_xfer *x)
 static void on_tick(void *arg)
 {
     struct sl_xfer *x = arg;
-    uint64_t now = sl_now_ms(), wait = SL_XFER_TICK_MS;
+    uint64_t now = sl_now_ms(), late = sl_timer_late_ms(x->tick), wait = SL_XFER_TICK_MS;
     x->next_due_ms = now + SL_XFER_IDLE_MS;
     SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
-    sl_peer_tick(SL_CONTAINER_OF(n, struct sl_peer, node), now);
+    sl_peer_tick(SL_CONTAINER_OF(n, struct sl_peer, node), now, late);
     sl_send_tick(x, now);
     sl_recv_tick(x, now);
     flush_backlog(x);

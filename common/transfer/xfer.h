@@ -201,7 +201,7 @@ void sl_peer_free(struct sl_peer *p);
 void sl_peer_disconnect(struct sl_peer *p, const char *why);
 void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void *data, size_t len,
                      struct sl_link_rx *rx); /* HELLO, HELLO_ACK, BYE, PING, PONG, PROBE, PROBE_ACK */
-void sl_peer_tick(struct sl_peer *p, uint64_t now_ms);
+void sl_peer_tick(struct sl_peer *p, uint64_t now_ms, uint64_t late_ms); /* see sl_timer_late_ms() */
 enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const void *payload, size_t len);
 void sl_peer_saw_rate(struct sl_peer *p, uint64_t bytes, double us);
 /* A page came damaged twice: the link is used last for a while. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
@@ -377,6 +378,15 @@ void sl_node_table_mark_dead(struct sl_node *n)
     let_prompts_go(n);
     n->load = (struct sl_node_load){.total_pages = n->load.total_pages};
     sl_prefix_set_fini(&n->prefixes);
+}
+
+void sl_node_table_forgive(struct sl_node_table *t, uint64_t ms, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        struct sl_node *n = t->nodes[i];
+        n->heard_ms = sl_heard_ms(n->heard_ms, ms, now_ms);
+        n->progressed_ms = sl_heard_ms(n->progressed_ms, ms, now_ms);
+    }
 }
 
 struct sl_node *sl_node_table_expire(struct sl_node_table *t, uint64_t now_ms)

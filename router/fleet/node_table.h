@@ -100,6 +100,8 @@ SL_MUST_CHECK enum sl_err sl_node_table_register(struct sl_node_table *t, const 
 /* Takes in a report. NULL: not known under this boot id, it must register again. */
 struct sl_node *sl_node_table_heartbeat(struct sl_node_table *t, const Sluice__Heartbeat *hb,
                                         uint64_t now_ms);
+/* For ms until now_ms this router heard nobody, because it did not run itself: that silence is not theirs. */
+void sl_node_table_forgive(struct sl_node_table *t, uint64_t ms, uint64_t now_ms);
 /* Marks nodes that fell silent or stopped progressing. Returns a node that died in this call, or NULL; call
  * until NULL. */
 struct sl_node *sl_node_table_expire(struct sl_node_table *t, uint64_t now_ms);

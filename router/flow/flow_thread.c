@@ -171,6 +171,7 @@ static void on_tick(void *arg)
 {
     struct sl_flow *f = arg;
     struct sl_node *n;
+    sl_node_table_forgive(f->nodes, sl_timer_late_ms(f->tick), sl_now_ms());
     while ((n = sl_node_table_expire(f->nodes, sl_now_ms())) != NULL) {
         drop_link(n);
         sl_flow_node_died(f, n->name, n->boot_id, "no heartbeat");

@@ -36,11 +36,22 @@ static void wall_counts_from_1970(void **state)
     assert_true(before <= wall && wall <= after);
 }
 
+static void silence_of_a_time_away_is_forgiven(void **state)
+{
+    (void)state;
+    assert_int_equal(sl_heard_ms(100, 0, 900), 100);
+    assert_int_equal(sl_heard_ms(100, 300, 900), 400);
+    assert_int_equal(sl_heard_ms(100, 800, 900), 900);
+    assert_int_equal(sl_heard_ms(100, UINT64_MAX, 900), 900);
+    assert_int_equal(sl_heard_ms(900, 5, 900), 900);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clock_never_goes_back),
         cmocka_unit_test(clock_units_agree),
+        cmocka_unit_test(silence_of_a_time_away_is_forgiven),
         cmocka_unit_test(wall_counts_from_1970),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

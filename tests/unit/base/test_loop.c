@@ -274,6 +274,30 @@ static void timer_wait_ends_when_it_is_due_and_not_before(void **state)
     sl_loop_close(l);
 }
 
+static void on_tick_note_late(void *arg)
+{
+    struct tick *t = arg;
+    t->order->fired[t->order->n++] = (int)sl_timer_late_ms(t->timer);
+}
+
+static void timer_called_late_knows_it(void **state)
+{
+    (void)state;
+    struct sl_loop *l;
+    assert_int_equal(sl_loop_open(&l), SL_OK);
+    struct order order = {.n = 0};
+    struct tick t = {.order = &order};
+    t.timer = sl_timer_new(l, on_tick_note_late, &t);
+    sl_timer_set(t.timer, 1);
+    const uint64_t set_ns = sl_now_ns();
+    while (sl_now_ns() - set_ns < 6 * 1000000u) {
+    }
+    sl_loop_once(l, FOREVER_MS);
+    assert_true(order.fired[0] >= 5);
+    sl_timer_free(t.timer);
+    sl_loop_close(l);
+}
+
 static void timer_that_rearms_with_zero_fires_once_a_round(void **state)
 {
     (void)state;
@@ -451,6 +475,7 @@ int main(void)
         cmocka_unit_test(fd_closed_without_remove_can_be_added_again),
         cmocka_unit_test(timers_fire_by_due_time_then_by_arming),
         cmocka_unit_test(timer_wait_ends_when_it_is_due_and_not_before),
+        cmocka_unit_test(timer_called_late_knows_it),
         cmocka_unit_test(timer_that_rearms_with_zero_fires_once_a_round),
         cmocka_unit_test(timer_freed_in_its_own_callback_with_another_due),
         cmocka_unit_test(timer_cleared_or_set_later_does_not_fire),

@@ -227,6 +227,20 @@ static void silence_kills_and_long_death_forgets(void **s)
     sl_node_table_free(t);
 }
 
+static void silence_while_the_router_itself_stood_still_kills_nobody(void **s)
+{
+    (void)s;
+    struct sl_node_table *t = table();
+    struct info i;
+    make(&i, "d0", 1);
+    join(t, &i, 0, SL_NODE_NEW);
+    sl_node_table_forgive(t, 9000, 10000); /* stopped from 1000 on */
+    assert_null(sl_node_table_expire(t, 10000));
+    assert_null(sl_node_table_expire(t, 11999));
+    assert_non_null(sl_node_table_expire(t, 12000)); /* 1000 before, 2000 after */
+    sl_node_table_free(t);
+}
+
 static void no_progress_with_work_stalls(void **s)
 {
     (void)s;
@@ -435,6 +449,7 @@ int main(void)
         cmocka_unit_test(register_numerics_differ_is_allowed_when_not_exact),
         cmocka_unit_test(register_full_table_makes_room_of_the_dead_only),
         cmocka_unit_test(silence_kills_and_long_death_forgets),
+        cmocka_unit_test(silence_while_the_router_itself_stood_still_kills_nobody),
         cmocka_unit_test(no_progress_with_work_stalls),
         cmocka_unit_test(ledger_counts_until_the_next_heartbeat),
         cmocka_unit_test(queue_counts_what_runs_before_the_asker),
