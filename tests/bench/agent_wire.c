@@ -185,9 +185,12 @@ enum sl_err sl_agent_receive(int fd, json_t **doc)
     if (!text)
         return SL_EPROTO;
     enum sl_err e = read_all(fd, text, n) ? SL_OK : SL_EPEER;
-    if (e == SL_OK && !json_is_object(*doc = json_loadb(text, n, JSON_ALLOW_NUL, NULL))) {
-        json_decref(*doc);
-        e = SL_EPROTO;
+    if (e == SL_OK) {
+        *doc = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+        if (!json_is_object(*doc)) { /* a macro, which reads its argument twice */
+            json_decref(*doc);
+            e = SL_EPROTO;
+        }
     }
     sl_free(text);
     return e;
