@@ -6,8 +6,11 @@
  * results are published by clearing `busy` and then raising the eventfd. */
 #include "common/engine/engine_impl.h"
 
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -48,9 +51,9 @@ struct sl_device {
     struct sl_why why;
     uint32_t n_pages;
     uint64_t numerics_id;
-    struct sl_cost_model cost;
-    double cost_doubt; /* relative */
-    char *cache_dir;   /* NULL = no cache */
+    struct sl_cost_model cost, pace; /* pace: no points = none */
+    double cost_doubt;               /* relative */
+    char *cache_dir;                 /* NULL = no cache */
     struct sl_cost_key cost_key;
     struct sl_engine_memory memory;
 };
@@ -76,6 +79,11 @@ static void profile(struct sl_device *d)
     const struct sl_model_conf *m = sl_model_conf(d->model);
     sl_profile_guess(m, &d->cost);
     d->cost_doubt = SL_COST_DOUBT_GUESSED;
+    if (d->pace.n_points) {
+        d->cost = d->pace;
+        d->cost_doubt = SL_COST_DOUBT_MEASURED;
+        return;
+    }
     if (d->conf->skip_profile)
         return;
     d->cache_dir = d->conf->cache_dir ? sl_xstrdup(d->conf->cache_dir) : NULL;
@@ -205,6 +213,17 @@ static void wedge(void)
         pause();
 }
 
+/* Another machine's step: sleeps until it would be over there. */
+static void keep_pace(const struct sl_device *d, const struct sl_step *st, uint64_t start_us)
+{
+    double left_us = 1e3 * sl_cost_predict_ms(&d->pace, &st->load) - (double)(d->clock_us() - start_us);
+    if (left_us <= 0)
+        return;
+    struct timespec t = {.tv_sec = (time_t)(left_us / 1e6), .tv_nsec = (long)(fmod(left_us, 1e6) * 1e3)};
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
 static void run(struct sl_device *d, struct sl_step *st)
 {
     uint64_t start = d->clock_us();
@@ -218,6 +237,8 @@ static void run(struct sl_device *d, struct sl_step *st)
         sl_sample_rows(d->samplers, d->logits, st->samples + first, n, st->sampled + first);
     }
     sl_alloc_guard_off();
+    if (d->pace.n_points)
+        keep_pace(d, st, start);
     st->actual_ms = (double)(d->clock_us() - start) / 1e3;
 }
 
@@ -259,6 +280,8 @@ enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows,
     d->max_rows = max_rows;
     d->max_outs = max_outs;
     d->steps_to_wedge = conf->fault_wedge_step;
+    if (conf->pace)
+        d->pace = *conf->pace;
     d->fd = fd;
     atomic_init(&d->busy, true);
     atomic_init(&d->progress, 0);

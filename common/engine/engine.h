@@ -44,7 +44,9 @@ struct sl_engine_conf {
     uint64_t (*clock_us)(
         void);         /* of times in views, ageing and measured steps; NULL = sl_now_us(). Any thread */
     bool skip_profile; /* start from a rough cost model: for tests and sanitizers */
-    uint32_t fault_wedge_step;                     /* for tests: the N-th step never ends; 0 = none */
+    const struct sl_cost_model *pace; /* a step takes as long as this predicts, or longer; until opened. NULL
+                                         = as fast as it goes */
+    uint32_t fault_wedge_step;        /* for tests: the N-th step never ends; 0 = none */
     void (*progress)(void *arg, unsigned percent); /* of loading; may be NULL */
     void *progress_arg;
 };

@@ -332,6 +332,7 @@ static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
         .chunk_stretch = c->chunk_stretch,
         .ungranted_pages = c->ungranted_pages,
         .progress = loading,
+        .pace = c->pace,
         .fault_wedge_step = c->fault_wedge_step,
     };
     return sl_engine_open(&ec, &n->engine, why);

@@ -13,6 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/memory_info.h"
 #include "common/base/thread.h"
+#include "common/sched/cost_presets.h"
 #include "common/sched/speculate.h"
 #include "common/wire/wire_msg.h"
 
@@ -94,6 +95,11 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"drain_ms", SL_CONF_U32, AT(drain_ms), "30000", "time that running requests get at SIGTERM", 0, 86400000,
      NULL},
     {"log_level", SL_CONF_ENUM, AT(log_level), "info", "what is logged", 0, 0, level_words},
+    {"pace", SL_CONF_STRING, AT(pace_name), NULL,
+     "rehearsal of other machines: steps take as long as on this one (sluice-bench simulate --help lists "
+     "them), "
+     "whatever model is served; empty = as fast as they go",
+     0, 0, NULL},
     {"fault_flip_bit", SL_CONF_U32, AT(fault_flip_bit), "0",
      "for tests only: flip one bit in the page sent as the N-th; 0 = never", 0, 0, NULL},
     {"fault_wedge_step", SL_CONF_U32, AT(fault_wedge_step), "0",
@@ -134,6 +140,21 @@ static enum sl_err read_speculation(struct sl_node_conf *c, struct sl_why *why)
                           "speculation is \"%.40s\"; expected auto, off, or a number up to %u", s,
                           SL_SPEC_MAX);
     c->speculation = (int32_t)v;
+    return SL_OK;
+}
+
+static enum sl_err read_pace(struct sl_node_conf *c, struct sl_why *why)
+{
+    if (!c->pace_name || !*c->pace_name)
+        return SL_OK;
+    const struct sl_cost_preset *p = sl_cost_preset_find(c->pace_name);
+    if (!p)
+        return sl_why_set(
+            why, SL_ECONFIG,
+            "pace is \"%.40s\"; expected a machine with a model that `sluice-bench simulate --help` "
+            "lists, as %s",
+            c->pace_name, sl_cost_preset_at(0)->name);
+    c->pace = &p->cost;
     return SL_OK;
 }
 
@@ -193,7 +214,7 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
     c->kv_dtype = dtype_values[c->kv_dtype_word];
     c->cache_path = sl_cache_dir(c->cache_dir);
     if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_speculation(c, why)) != SL_OK ||
-        (err = read_roles(c, why)) != SL_OK)
+        (err = read_pace(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK)
         return err;
     if (c->cpus && sl_cpu_list_parse(c->cpus, &c->cpu_list, &c->n_cpus) != SL_OK)
         return sl_why_set(why, SL_ECONFIG, "cpus is \"%.80s\"; expected a list like 0,2-3", c->cpus);

@@ -26,11 +26,13 @@ struct sl_node_conf {
     uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;
     int log_level;
+    char *pace_name;
     uint32_t fault_flip_bit, fault_wedge_step, fault_hold_after;
 
     /* derived from the above by sl_node_conf_load() */
     enum sl_dtype kv_dtype;
     int32_t chunk_tokens, speculation;
+    const struct sl_cost_model *pace; /* NULL = none */
     Sluice__Role prefers;
     bool may_prefill, may_decode;
     int *cpu_list;    /* n_cpus of them */

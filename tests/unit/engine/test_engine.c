@@ -64,6 +64,24 @@ static void profile_runs_within_small_pools(void **state)
     }
 }
 
+static void paced_steps_take_as_long_as_the_pace_says(void **state)
+{
+    (void)state;
+    struct sl_cost_model pace;
+    sl_cost_init_linear(&pace, 5, 1); /* 8 rows of prompt: 13 ms; then three of one row: 6 ms */
+    struct sl_engine_conf c = conf_of(4);
+    c.pace = &pace;
+    struct fixture f = open_engine(&c);
+    assert_true(sl_engine_cost(f.e)->ms[0] == pace.ms[0]); /* known from the start */
+    struct sl_seq_spec spec = spec_of(8, 4);
+    struct sl_seq *s = open_seq(&f, &spec);
+    uint64_t began_us = sl_now_us();
+    run(&f);
+    assert_int_equal(last(&f, s)->kind, SL_EV_FINISHED);
+    assert_true(sl_now_us() - began_us >= (13 + 3 * 6) * 1000 - 4); /* whole microseconds, of four steps */
+    close_engine(&f);
+}
+
 static void seq_open_of_bad_input_is_refused_in_words(void **state)
 {
     (void)state;
@@ -708,6 +726,7 @@ int main(void)
         cmocka_unit_test(open_with_a_pool_below_one_page_says_sizes),
         cmocka_unit_test(open_with_wrong_settings_is_refused_in_words),
         cmocka_unit_test(profile_runs_within_small_pools),
+        cmocka_unit_test(paced_steps_take_as_long_as_the_pace_says),
         cmocka_unit_test(seq_open_of_bad_input_is_refused_in_words),
         cmocka_unit_test(seq_open_beyond_max_waiting_is_eagain),
         cmocka_unit_test(colocated_request_tells_its_life_in_order),

@@ -54,6 +54,7 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
         {"--peer-dead-ms=100", "peer_dead_ms"},
         {"--kv-dtype=q4", "kv_dtype"},
         {"--page-tokens=0", "page_tokens"},
+        {"--pace=abacus", "pace"},
         {"--nonsense=1", "nonsense"},
         {"--routers=", "routers"},
     };
