@@ -300,6 +300,9 @@ void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
         if (s->state == SL_SEQ_DECODE) {
             out->decode_rows++;
             out->decode_context_tokens += s->n_tokens;
+            out->rows_without_wish += s->tpot_ms <= 0;
+            if (s->tpot_ms > 0 && (out->tpot_wish_ms <= 0 || s->tpot_ms < out->tpot_wish_ms))
+                out->tpot_wish_ms = s->tpot_ms;
         }
     }
 }

@@ -97,6 +97,8 @@ struct sl_seq_spec {
         first_token_us; /* when its first token is wanted, sl_now_us() clock; 0 = no wish. Orders prompts */
     double
         tpot_ms; /* wanted between tokens, 0 = no wish: while it decodes no step is planned to take longer */
+    uint32_t
+        expected_tokens;  /* of its output, as far as the owner knows; 0 = as this engine's outputs so far */
     uint64_t deadline_us; /* of the engine's clock; 0 = none. The owner ends it; here it only orders */
 };
 
@@ -178,6 +180,8 @@ struct sl_engine_stats {
     uint32_t free_pages, evictable_pages, cached_pages, total_pages;
     uint32_t waiting, running, decode_rows;
     uint64_t queued_prompt_tokens, decode_context_tokens;
+    double tpot_wish_ms; /* the tightest of what decodes, 0 = none */
+    uint32_t rows_without_wish;
     uint64_t steps, prompt_tokens, decode_tokens, sampled_tokens, preemptions;
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t drafted_tokens, accepted_tokens; /* see struct sl_seq_view */

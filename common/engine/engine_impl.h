@@ -40,6 +40,7 @@ struct sl_seq {
     int32_t chunk_tokens, speculation, priority;
     uint64_t deadline_us, first_token_us;
     double tpot_ms;
+    struct sl_output_mean outputs; /* of its class; n = 0: the engine's */
 
     uint32_t computed, hit; /* tokens */
     uint32_t pace_tokens; /* n_tokens in the last step without prompts, or when it began to decode; 0 = new */

@@ -66,8 +66,8 @@ static uint32_t expect(const struct sl_engine *e, const struct sl_seq *s)
 {
     if (!s->decode)
         return 0;
-    return sl_output_mean_expect(&e->outputs, s->n_tokens - s->n_prompt, s->limit_tokens - s->n_tokens,
-                                 s->preemptions);
+    return sl_output_mean_expect(s->outputs.n ? &s->outputs : &e->outputs, s->n_tokens - s->n_prompt,
+                                 s->limit_tokens - s->n_tokens, s->preemptions);
 }
 
 /* Whether the pool holds all running sequences and s, which takes `need` pages, up to their expected ends. */

@@ -142,6 +142,7 @@ enum sl_err sl_engine_seq_open(struct sl_engine *e, const struct sl_seq_spec *sp
         .deadline_us = spec->deadline_us,
         .first_token_us = spec->first_token_us,
         .tpot_ms = spec->tpot_ms,
+        .outputs = {.n = spec->expected_tokens > 0, .tokens = spec->expected_tokens},
         .pages = pages,
         .hashes = hashes,
         .opened_us = e->clock_us(),

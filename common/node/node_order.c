@@ -31,6 +31,7 @@ bool sl_order_read(const Sluice__Envelope *e, struct sl_order *out)
             .priority = m->has_priority ? m->priority : 0,
             .ttft_ms = m->has_ttft_ms ? m->ttft_ms : 0,
             .tpot_ms = m->has_tpot_ms ? m->tpot_ms : 0,
+            .expected_tokens = m->has_expected_tokens ? m->expected_tokens : 0,
             .want_digest = m->has_want_digest && m->want_digest,
             .no_prefix_cache = m->has_no_prefix_cache && m->no_prefix_cache,
         };
@@ -192,6 +193,7 @@ void sl_order_spec(const struct sl_order *o, const struct sl_sampling *sampling,
         .deadline_us = now_us + (uint64_t)o->deadline_ms * 1000,
         .first_token_us = o->ttft_ms ? now_us + (uint64_t)o->ttft_ms * 1000 : 0,
         .tpot_ms = o->tpot_ms,
+        .expected_tokens = o->expected_tokens,
     };
 }
 

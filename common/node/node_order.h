@@ -24,6 +24,7 @@ struct sl_order {
     int32_t speculation;  /* likewise SL_SPEC_DEFAULT */
     int32_t priority;
     uint32_t ttft_ms, tpot_ms; /* wishes; 0 = none */
+    uint32_t expected_tokens;  /* 0 = not known */
     bool want_digest, no_prefix_cache;
 };
 

@@ -23,13 +23,15 @@ void sl_node_load(struct sl_node *n, Sluice__NodeLoad *out)
     out->queued_prompt_tokens = s.queued_prompt_tokens;
     out->decode_rows = s.decode_rows;
     out->has_decode_context_tokens = out->has_draining = out->has_progress = out->has_steps = true;
-    out->has_leases = out->has_cached_pages = true;
+    out->has_leases = out->has_cached_pages = out->has_tpot_wish_ms = out->has_rows_without_wish = true;
     out->decode_context_tokens = s.decode_context_tokens;
     out->draining = n->draining;
     out->progress = sl_engine_progress(n->engine);
     out->steps = s.steps;
     out->leases = sl_xfer_open_sessions(n->xfer);
     out->cached_pages = s.cached_pages;
+    out->tpot_wish_ms = s.tpot_wish_ms;
+    out->rows_without_wish = s.rows_without_wish;
 }
 
 Sluice__CostModel *sl_node_cost(struct sl_node *n, struct sl_arena *a)
@@ -139,9 +141,11 @@ Sluice__NodeInfo *sl_node_info(struct sl_node *n, struct sl_arena *a)
     m->kv_pages = sl_engine_n_pages(n->engine);
     m->threads = c->threads;
     m->cpus = c->cpus && *c->cpus ? c->cpus : NULL;
-    m->has_max_batch_tokens = m->has_chunk_tokens = true;
+    m->has_max_batch_tokens = m->has_chunk_tokens = m->has_tpot_target_ms = m->has_chunk_stretch = true;
     m->max_batch_tokens = c->max_batch_tokens;
     m->chunk_tokens = c->chunk_tokens;
+    m->tpot_target_ms = c->tpot_target_ms;
+    m->chunk_stretch = c->chunk_stretch;
     m->cost = sl_node_cost(n, a);
     m->backend = copy(a, sl_engine_backend(n->engine));
     m->sluice_version = copy(a, SL_VERSION);

@@ -188,6 +188,70 @@ static void candidates_table(struct sl_admin_out *o, const struct sl_decision *d
     }
 }
 
+/* "p0 32 of 48 tokens, d0 the rest", "all on d0". */
+static void where(char *out, size_t size, const char *p, uint32_t split, uint32_t n_tokens, const char *d)
+{
+    if (!p[0])
+        snprintf(out, size, "all on %s", d);
+    else if (split == n_tokens)
+        snprintf(out, size, "the prompt on %s for %s", p, d);
+    else
+        snprintf(out, size, "%u of %u prompt tokens on %s, the rest on %s", split, n_tokens, p, d);
+}
+
+#define WHERE_MAX (2 * SL_DECISION_NAME + 64)
+
+/* Why this one: what it was thought to cost, and the next best. */
+static void price(char *out, size_t size, const struct sl_decision *d)
+{
+    const struct sl_decision_candidate *c = d->candidates;
+    char other[WHERE_MAX];
+    if (d->n_attempts != 1 || d->n_candidates == 0) {
+        out[0] = '\0';
+        return;
+    }
+    if (d->n_candidates == 1) {
+        snprintf(out, size, " It was the only way, for %.0f ms of delays.", c[0].predicted.cost_ms);
+        return;
+    }
+    where(other, sizeof other, c[1].p, c[1].split, d->attempts[0].n_tokens, c[1].d);
+    snprintf(out, size, " It was to cost %.0f ms of delays to all, the next best (%s) %.0f ms%s.",
+             c[0].predicted.cost_ms, other, c[1].predicted.cost_ms,
+             c[1].predicted.miss > c[0].predicted.miss ? " and miss what was wished" : "");
+}
+
+/* What was predicted, and what came. */
+static void outcome(char *out, size_t size, const struct sl_decision *d, const struct sl_decision_attempt *a)
+{
+    double waited_ms = d->placed_us > d->arrived_us ? (double)(d->placed_us - d->arrived_us) / 1e3 : 0;
+    double error;
+    if (sl_decision_ttft_error(d, &error))
+        snprintf(out, size,
+                 " It waited %.0f ms for its turn; the first token was predicted %.0f ms after that and came "
+                 "after %.0f ms.",
+                 waited_ms, a->predicted.ttft_ms, (double)(d->first_us - d->placed_us) / 1e3);
+    else if (d->n_attempts == 1)
+        snprintf(out, size, " The first token is predicted %.0f ms after it was placed.",
+                 a->predicted.ttft_ms);
+    else
+        snprintf(out, size, " It was placed %u times.", d->n_attempts);
+}
+
+static void explain(struct sl_admin_out *o, const struct sl_decision *d)
+{
+    const struct sl_decision_attempt *a = sl_decision_last(d);
+    char place[WHERE_MAX], cost[WHERE_MAX + 160], came[192];
+    if (!a) {
+        sl_admin_say(o, "%s was not placed: %s", d->id, d->error[0] ? d->error : "it waits for its turn.");
+        return;
+    }
+    where(place, sizeof place, a->p, a->split, a->n_tokens, a->d);
+    price(cost, sizeof cost, d);
+    outcome(came, sizeof came, d, a);
+    sl_admin_say(o, "%s ran as %s: %s, %u tokens decoded. Why: %s.%s%s", d->id, sl_place_mode_name(a->mode),
+                 place, d->n_generated, a->why, cost, came);
+}
+
 void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id)
 {
     const struct sl_decision *d = find(s->decisions, id);
@@ -196,16 +260,7 @@ void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, co
                         SL_DECISIONS);
         return;
     }
-    const struct sl_decision_attempt *a = sl_decision_last(d);
-    if (!a)
-        sl_admin_say(o, "%s was not placed: %s", d->id, d->error[0] ? d->error : "it waits.");
-    else if (a->p[0])
-        sl_admin_say(o, "%s ran as %s: %s computed %u of %u tokens, %s the rest and decoded %u. Why: %s.",
-                     d->id, sl_place_mode_name(a->mode), a->p, a->split, a->n_tokens, a->d, d->n_generated,
-                     a->why);
-    else
-        sl_admin_say(o, "%s ran as colocated: %s computed all %u tokens and decoded %u. Why: %s.", d->id,
-                     a->d, a->n_tokens, d->n_generated, a->why);
+    explain(o, d);
     record_table(o, d, s->now_us);
     placements_table(o, d);
     candidates_table(o, d);

@@ -45,7 +45,7 @@ struct sl_request_metrics {
     struct pair finished[N_FINISH], prompt_tokens, generated_tokens, ttft, itl, e2e, tpot, prompt_size,
         output_size;
     struct sl_metric *decode_time, *prefill_time, *cached_tokens, *running, *waiting, *kv_usage;
-    struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover, *ttft_error, *placed[4];
+    struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover, *placed[4], *ttft_error[4];
     struct sl_hashmap *nodes;   /* name -> struct node_gauges */
     struct sl_hashmap *classes; /* name -> struct class_counters */
 };
@@ -125,13 +125,13 @@ struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m)
         sl_histogram(m, "sluice_handover_seconds", NULL,
                      "First to second token of pd requests, less one decode step and the bytes unsent.",
                      handover_bounds, SL_COUNTOF(handover_bounds));
-    s->ttft_error = sl_histogram(m, "sluice_placement_ttft_error", NULL,
-                                 "|predicted - real| / real time to the first token.", error_bounds,
-                                 SL_COUNTOF(error_bounds));
     for (unsigned i = SL_PLACE_PD; i <= SL_PLACE_HYBRID; i++) {
         char label[32];
         snprintf(label, sizeof label, "mode=\"%s\"", sl_place_mode_name((enum sl_place_mode)i));
         s->placed[i] = sl_counter(m, "sluice_placements_total", label, "Placements by what they came to.");
+        s->ttft_error[i] = sl_histogram(m, "sluice_placement_ttft_error", label,
+                                        "|predicted - real| / real time from placement to the first token.",
+                                        error_bounds, SL_COUNTOF(error_bounds));
     }
     return s;
 }
@@ -243,13 +243,11 @@ void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decis
     const struct sl_decision_leg *leg = a && a->p[0] ? &d->p : &d->d;
     if (leg->reported && leg->report.has_cached_tokens)
         sl_metric_add(s->cached_tokens, leg->report.cached_tokens);
-    double handover_ms, real_ms = (double)(d->first_us - d->arrived_us) / 1e3;
+    double handover_ms, error;
     if (sl_decision_handover_ms(d, &handover_ms))
         sl_metric_observe(s->handover, handover_ms > 0 ? handover_ms / 1e3 : 0);
-    if (a && d->n_attempts == 1 && real_ms > 0) {
-        double diff = a->predicted.ttft_ms - real_ms;
-        sl_metric_observe(s->ttft_error, (diff < 0 ? -diff : diff) / real_ms);
-    }
+    if (sl_decision_ttft_error(d, &error) && (unsigned)a->mode < SL_COUNTOF(s->ttft_error))
+        sl_metric_observe(s->ttft_error[a->mode], error);
 }
 
 void sl_request_metrics_recovered(struct sl_request_metrics *s)

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -217,6 +218,12 @@ static void take_cost(struct sl_cost_model *out, const Sluice__CostModel *in)
     *out = m;
 }
 
+/* Numbers of a node that are not numbers count as not told. */
+static double sane_ms(double v)
+{
+    return v > 0 && isfinite(v) ? v : 0;
+}
+
 static void take_info(struct sl_node *n, const Sluice__NodeInfo *in)
 {
     const Sluice__ModelInfo *m = in->model;
@@ -248,6 +255,8 @@ static void take_info(struct sl_node *n, const Sluice__NodeInfo *in)
     n->threads = in->threads;
     n->max_batch_tokens = in->has_max_batch_tokens ? in->max_batch_tokens : 0;
     n->chunk_tokens = in->has_chunk_tokens ? in->chunk_tokens : -1;
+    n->tpot_target_ms = in->has_tpot_target_ms ? sane_ms(in->tpot_target_ms) : 0;
+    n->chunk_stretch = in->has_chunk_stretch ? sane_ms(in->chunk_stretch) : 0;
     take_cost(&n->cost, in->cost);
 }
 
@@ -357,7 +366,10 @@ struct sl_node *sl_node_table_heartbeat(struct sl_node_table *t, const Sluice__H
                                     .decode_context_tokens = l->decode_context_tokens,
                                     .steps = l->steps,
                                     .progress = l->progress,
-                                    .has_progress = l->has_progress};
+                                    .has_progress = l->has_progress,
+                                    .tpot_wish_ms = l->has_tpot_wish_ms ? sane_ms(l->tpot_wish_ms) : 0,
+                                    .rows_without_wish =
+                                        l->has_rows_without_wish ? l->rows_without_wish : l->decode_rows};
     if (!l->has_progress || l->progress != progress || (l->decode_rows == 0 && l->queued_prompt_tokens == 0))
         n->progressed_ms = now_ms;
     n->drain_reported = l->has_draining && l->draining;

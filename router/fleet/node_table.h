@@ -36,6 +36,8 @@ struct sl_node_peer { /* a link as its prefill node reported it */
 struct sl_node_load {
     uint32_t free_pages, total_pages, running, waiting, decode_rows, leases, cached_pages;
     uint64_t queued_prompt_tokens, decode_context_tokens, steps, progress;
+    double tpot_wish_ms; /* the tightest of what decodes; 0 = none */
+    uint32_t rows_without_wish;
     bool has_progress;
 };
 
@@ -61,6 +63,7 @@ struct sl_node {
     } model;
     uint32_t kv_pages, threads, max_batch_tokens;
     int32_t chunk_tokens;
+    double tpot_target_ms, chunk_stretch; /* of its steps; 0 = none, as the plan's default */
     struct sl_cost_model cost;
     struct sl_node_load load;
     struct sl_node_peer peers[SL_NODE_LINKS];

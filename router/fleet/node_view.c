@@ -84,6 +84,10 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_
             (double)(n->load.decode_context_tokens + n->sent.context_tokens + n->accepted.context_tokens),
         .hit_tokens = hit,
         .chunk_tokens = n->chunk_tokens,
+        .tpot_target_ms = n->tpot_target_ms,
+        .chunk_stretch = n->chunk_stretch,
+        .tpot_wish_ms = n->load.tpot_wish_ms,
+        .rows_without_wish = n->load.rows_without_wish + n->sent.rows + n->accepted.rows,
         .max_batch_tokens = n->max_batch_tokens,
         .cost = &n->cost,
     };

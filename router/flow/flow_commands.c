@@ -99,6 +99,9 @@ enum sl_err sl_flow_send_submit(struct sl_flow *f, struct sl_request *r, uint32_
     m.has_ttft_ms = m.ttft_ms > 0;
     m.tpot_ms = r->relegated ? 0 : q->tpot_ms;
     m.has_tpot_ms = m.tpot_ms > 0;
+    const struct sl_output_mean *outputs = sl_flow_outputs(f, q);
+    m.expected_tokens = outputs->n ? (uint32_t)outputs->tokens + 1 : 0; /* rounded up: never none */
+    m.has_expected_tokens = m.expected_tokens > 0;
     m.has_want_digest = m.want_digest = q->want_digest;
     m.has_no_prefix_cache = m.no_prefix_cache = q->no_prefix_cache;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;

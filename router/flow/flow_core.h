@@ -1,5 +1,6 @@
 /* router/flow/flow_core.h - what the files of the flow share. Not for others: request_flow.h is the door.
  *
+ *   books.c          accounts of keys, output lengths of classes
  *   hold.c           who waits at the router while nodes are full, and who goes next
  *   flow_thread.c    open and close, the loop, queues, membership and health
  *   request_flow.c   the life of a request: its states and every step between them
@@ -15,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "common/base/thread.h"
+#include "common/sched/admission.h"
 #include "router/admin/metrics_http.h"
 #include "router/fleet/node_link.h"
 #include "router/flow/flow_door.h"
@@ -50,6 +52,7 @@ struct sl_flow {
     uint32_t n_waiting;          /* of held */
     bool room;                   /* a node has less to do than before: see who may go */
     struct sl_hashmap *accounts; /* key name -> struct sl_account */
+    struct sl_hashmap *outputs;  /* class name -> struct sl_output_mean */
 
     /* any thread */
     atomic_uint open_requests; /* submitted and not ended */
@@ -95,8 +98,12 @@ void sl_flow_go(struct sl_flow *f, struct sl_request *r, const struct sl_place_c
 /* As nodes are told it. */
 int32_t sl_flow_priority(const struct sl_request *r);
 
-/* ---- hold.c ---- */
+/* ---- books.c ---- */
 struct sl_account *sl_flow_account(struct sl_flow *f, const struct sl_gen_req *req);
+struct sl_output_mean *sl_flow_outputs(struct sl_flow *f, const struct sl_gen_req *req);
+void sl_flow_free_books(struct sl_flow *f);
+
+/* ---- hold.c ---- */
 /* Whether r, chosen so, has to wait at the router for its turn. */
 bool sl_flow_must_wait(const struct sl_flow *f, const struct sl_request *r,
                        const struct sl_place_choice *choice);
@@ -106,7 +113,6 @@ void sl_flow_hold(struct sl_flow *f, struct sl_request *r, const struct sl_place
 void sl_flow_let_go(struct sl_flow *f);
 /* r waits no longer; nothing happens when it did not. */
 void sl_flow_unhold(struct sl_flow *f, struct sl_request *r);
-void sl_flow_free_accounts(struct sl_flow *f);
 
 /* ---- flow_events.c ---- */
 void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b);

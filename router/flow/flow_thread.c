@@ -315,7 +315,7 @@ static void free_all(struct sl_flow *f)
     sl_door_free(f->door);
     sl_free(f->view);
     sl_free(f->held);
-    sl_flow_free_accounts(f);
+    sl_flow_free_books(f);
     pthread_mutex_destroy(&f->ready_lock);
     sl_free(f);
 }
@@ -377,6 +377,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
     f->view = sl_xcalloc(1, sizeof *f->view);
     f->held = sl_xcalloc(conf->max_requests, sizeof *f->held);
     f->accounts = sl_hashmap_new();
+    f->outputs = sl_hashmap_new();
     atomic_init(&f->next_id, 1);
     sl_flow_refresh_ready(f);
 

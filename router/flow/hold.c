@@ -8,32 +8,10 @@
 #include "router/flow/flow_core.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 
 #define LET_GO_TRIES 4u /* placements looked at in vain before the next event */
-
-struct sl_account *sl_flow_account(struct sl_flow *f, const struct sl_gen_req *req)
-{
-    const char *name = req->key_name ? req->key_name : "";
-    struct sl_account *a = sl_hashmap_get(f->accounts, name, strlen(name));
-    if (!a) { /* as many as the router's key file ever named */
-        a = sl_xcalloc(1, sizeof *a);
-        a->weight = req->key_weight > 0 ? req->key_weight : 1;
-        sl_hashmap_put(f->accounts, name, strlen(name), a);
-    }
-    return a;
-}
-
-void sl_flow_free_accounts(struct sl_flow *f)
-{
-    size_t it = 0;
-    void *a;
-    while (f->accounts && sl_hashmap_next(f->accounts, &it, &a))
-        sl_free(a);
-    sl_hashmap_free(f->accounts);
-}
 
 bool sl_flow_must_wait(const struct sl_flow *f, const struct sl_request *r,
                        const struct sl_place_choice *choice)

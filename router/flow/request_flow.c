@@ -107,6 +107,8 @@ static void close_request(struct sl_flow *f, struct sl_request *r, const char *f
     d->n_generated = r->n_received;
     note_link(f, r);
     sl_request_gaps(r, &d->itl_median_ms, &d->gap_max_ms);
+    if (r->state == SL_REQ_ENDING)
+        sl_output_mean_add(sl_flow_outputs(f, r->req), r->n_received);
     snprintf(d->finish, sizeof d->finish, "%s", finish);
     sl_request_metrics_done(f->metrics, d);
     SL_DEBUG("request over req=%s finish=%s tokens=%u attempts=%u", r->req->id, finish, r->n_received,
@@ -254,22 +256,24 @@ static void make_chain(struct sl_flow *f, struct sl_request *r)
     r->n_chain = pages;
 }
 
-static struct sl_place_req placement_request(const struct sl_flow *f, const struct sl_request *r)
+static struct sl_place_req placement_request(struct sl_flow *f, const struct sl_request *r)
 {
     const struct sl_gen_req *q = r->req;
-    struct sl_place_req p = {
-        .n_tokens = q->n_tokens + r->n_received,
-        .n_prompt = q->n_tokens,
-        .max_new = q->sampling.max_tokens > r->n_received ? q->sampling.max_tokens - r->n_received : 0,
-        .mode = f->mode,
-        .demanded = q->mode != SL_MODE_DEFAULT,
-        .strict = r->attempt == 0,
-        .split = q->split,
-        .chunk = q->chunk,
-        .ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r),
-        .tpot_ms = q->tpot_ms,
-        .want_p = q->want_prefill_node,
-        .want_d = q->want_decode_node};
+    const uint32_t most = q->sampling.max_tokens > r->n_received ? q->sampling.max_tokens - r->n_received : 0;
+    struct sl_place_req p = {.n_tokens = q->n_tokens + r->n_received,
+                             .n_prompt = q->n_tokens,
+                             .max_new = most,
+                             .expected_new =
+                                 sl_output_mean_expect(sl_flow_outputs(f, q), r->n_received, most, 0),
+                             .mode = f->mode,
+                             .demanded = q->mode != SL_MODE_DEFAULT,
+                             .strict = r->attempt == 0,
+                             .split = q->split,
+                             .chunk = q->chunk,
+                             .ttft_ms = r->n_received ? 0 : sl_flow_ttft_left_ms(r),
+                             .tpot_ms = q->tpot_ms,
+                             .want_p = q->want_prefill_node,
+                             .want_d = q->want_decode_node};
     switch (q->mode) {
     case SL_MODE_DEFAULT:
         break;

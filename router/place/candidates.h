@@ -13,9 +13,12 @@ struct sl_node_facts {
     uint32_t chunk[SL_CHUNK_SIZES];  /* rows of a prompt chunk beside what decodes there */
     double chunk_ms[SL_CHUNK_SIZES]; /* step with such a chunk, without its attention */
     double alone_ms;                 /* step of what decodes there */
-    double rest_of_step_ms;          /* until the step that runs there now has ended: half of one */
-    double attn_ms, read_ms;         /* per 1e6 (row x position), per 1e6 positions read */
-    double queue_ms, behind_ms;      /* the prompts queued there that run before and behind the request's */
+    double target_ms;                /* of its mixed steps */
+    double wish_damage_ms;   /* the prompts that wait there come later by that if this request decodes beside
+                                them: its   wish makes their chunks smaller */
+    double rest_of_step_ms;  /* until the step that runs there now has ended: half of one */
+    double attn_ms, read_ms; /* per 1e6 (row x position), per 1e6 positions read */
+    double queue_ms, behind_ms; /* the prompts queued there that run before and behind the request's */
 };
 
 struct sl_predictor {

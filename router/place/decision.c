@@ -69,6 +69,16 @@ const struct sl_decision *sl_decisions_nth(const struct sl_decisions *r, uint32_
     return n < r->n && n < r->added ? r->ring[(r->added - 1 - n) % r->max] : NULL;
 }
 
+bool sl_decision_ttft_error(const struct sl_decision *d, double *out)
+{
+    const struct sl_decision_attempt *a = sl_decision_last(d);
+    if (!a || d->n_attempts > 1 || d->first_us <= d->placed_us)
+        return false;
+    double real_ms = (double)(d->first_us - d->placed_us) / 1e3, diff = a->predicted.ttft_ms - real_ms;
+    *out = (diff < 0 ? -diff : diff) / real_ms;
+    return true;
+}
+
 bool sl_decision_slo_met(const struct sl_decision *d)
 {
     bool ended_well = strcmp(d->finish, "stop") == 0 || strcmp(d->finish, "length") == 0;

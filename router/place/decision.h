@@ -62,6 +62,9 @@ struct sl_decision {
  * the bytes that were unsent when the first token was sampled over the measured link. False when a part is
  * missing. */
 bool sl_decision_handover_ms(const struct sl_decision *d, double *out);
+/* |predicted - real| / real time from placement to the first token. False where the request was placed more
+ * than once, or no token came. */
+bool sl_decision_ttft_error(const struct sl_decision *d, double *out);
 /* Of a finished request: it ended well, the first token came within ttft_ms of arrival and the others, on
  * average, tpot_ms after one another. True without wishes. */
 bool sl_decision_slo_met(const struct sl_decision *d);

@@ -43,9 +43,12 @@ struct sl_place_node {
     uint32_t waiting;            /* sequences that are not let in yet: whoever comes now stands behind them */
     uint32_t decode_rows;
     double decode_context_tokens;
-    uint32_t hit_tokens;       /* leading tokens of this request in its prefix cache */
-    int32_t chunk_tokens;      /* -1 automatic, 0 whole prompts, N fixed */
-    uint32_t max_batch_tokens; /* 0 = not told */
+    uint32_t hit_tokens;                  /* leading tokens of this request in its prefix cache */
+    int32_t chunk_tokens;                 /* -1 automatic, 0 whole prompts, N fixed */
+    uint32_t max_batch_tokens;            /* 0 = not told */
+    double tpot_target_ms, chunk_stretch; /* what bounds its mixed steps; 0 = none, the plan's default */
+    double tpot_wish_ms;                  /* the tightest of what decodes there; 0 = none */
+    uint32_t rows_without_wish;
     const struct sl_cost_model *cost;
 };
 
@@ -71,10 +74,11 @@ struct sl_place_req {
     uint32_t n_prompt; /* what the client sent; split == n_prompt means the whole of it */
     uint32_t max_new;  /* tokens still to be generated at most */
     enum sl_place_mode mode;
-    bool demanded; /* the mode was asked for by the client: impossible is refused, not replaced */
-    bool strict;   /* node names, split and demanded mode bind. After a fault they are wishes only */
-    int64_t split; /* asked for, -1 = by rule */
-    int32_t chunk; /* -2 = the node's setting */
+    bool demanded;         /* the mode was asked for by the client: impossible is refused, not replaced */
+    bool strict;           /* node names, split and demanded mode bind. After a fault they are wishes only */
+    int64_t split;         /* asked for, -1 = by rule */
+    int32_t chunk;         /* -2 = the node's setting */
+    uint32_t expected_new; /* of max_new those that will come, by its class; 0 = not known */
     double ttft_ms, tpot_ms;     /* wished: until the first token, from now; between tokens. 0 = no wish */
     const char *want_p, *want_d; /* names or NULL */
 };

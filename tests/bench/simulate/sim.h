@@ -52,7 +52,8 @@ SL_MUST_CHECK enum sl_err sim_cluster_plain(const char *preset, uint32_t n_prefi
 
 /* ---- a run: sim_run.c ---- */
 
-#define SIM_MAX_KEYS 16u
+#define SIM_MAX_KEYS    16u
+#define SIM_MAX_CLASSES 16u
 
 struct sim_class { /* of requests */
     double share;  /* of the trace's requests, drawn */
@@ -65,9 +66,9 @@ struct sim_class { /* of requests */
 struct sim_conf {
     enum sl_place_mode mode;
     const struct sim_class *classes; /* NULL = all requests are equal and wish for nothing */
-    uint32_t n_classes;
-    uint32_t hold_ms, max_wait_ms; /* as of the router; 0 = never hold, never refuse */
-    bool refuse;                   /* slo_miss = refuse */
+    uint32_t n_classes;              /* at most SIM_MAX_CLASSES */
+    uint32_t hold_ms, max_wait_ms;   /* as of the router; 0 = never hold, never refuse */
+    bool refuse;                     /* slo_miss = refuse */
     double cost_error;   /* the policies' cost model starts that far from the truth, each value by itself */
     double noise;        /* standard deviation of a step's time, relative */
     uint32_t max_tokens; /* what clients ask for; how many come is the trace's */

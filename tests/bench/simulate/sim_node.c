@@ -177,8 +177,8 @@ static uint32_t expect(const struct sim_node *n, const struct sim_leg *l)
 {
     if (l->is_p)
         return 0;
-    return sl_output_mean_expect(&n->outputs, l->n_tokens - l->n_prompt, l->limit - l->n_tokens,
-                                 l->preemptions);
+    return sl_output_mean_expect(l->outputs.n ? &l->outputs : &n->outputs, l->n_tokens - l->n_prompt,
+                                 l->limit - l->n_tokens, l->preemptions);
 }
 
 static bool peak_fits(struct sim_node *n, const struct sim_leg *l, uint32_t need)

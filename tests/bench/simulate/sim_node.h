@@ -25,10 +25,11 @@ struct sim_leg {
     uint32_t n_tokens, n_prompt,
         limit; /* with what was generated; what the client sent; the most there may be */
     int32_t priority;
-    double first_s;         /* when its first token is wanted; 0 = no wish */
-    uint32_t remote_to;     /* KV of [hit, remote_to) arrives */
-    uint32_t compute_to;    /* of the prompt */
-    const uint64_t *blocks; /* of full pages of the prompt; NULL = not cached */
+    struct sl_output_mean outputs; /* of its class, when it came */
+    double first_s;                /* when its first token is wanted; 0 = no wish */
+    uint32_t remote_to;            /* KV of [hit, remote_to) arrives */
+    uint32_t compute_to;           /* of the prompt */
+    const uint64_t *blocks;        /* of full pages of the prompt; NULL = not cached */
     uint32_t n_blocks;
 
     struct sim_node *node;

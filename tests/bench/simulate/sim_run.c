@@ -54,6 +54,7 @@ struct run {
     size_t n_open;
     struct sim_class plain;
     struct sl_account accounts[SIM_MAX_KEYS];
+    struct sl_output_mean outputs[SIM_MAX_CLASSES];
     struct sl_share share;
     struct sl_held *held; /* [held_cap] */
     uint32_t n_held, held_cap;
@@ -112,6 +113,9 @@ static enum sl_err join(struct run *r, uint32_t i, struct sl_why *why)
     info.has_max_batch_tokens = info.has_chunk_tokens = true;
     info.max_batch_tokens = g->max_batch_tokens;
     info.chunk_tokens = g->chunk_tokens;
+    info.has_tpot_target_ms = info.has_chunk_stretch = true;
+    info.tpot_target_ms = g->tpot_target_ms;
+    info.chunk_stretch = g->chunk_stretch;
     info.cost = &cost;
     struct sl_node *node;
     enum sl_node_joined joined;
@@ -282,6 +286,7 @@ static void end_job(struct sim_job *j, double now_s)
     }
     j->over = true;
     r->room = true;
+    sl_output_mean_add(&r->outputs[r->out->outcomes[j->index].class], j->emitted);
     add_ended(r, j);
     r->n_open--;
     r->last_token_s = now_s;
@@ -382,6 +387,7 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
                            .n_tokens = n,
                            .n_prompt = n,
                            .priority = j->class->priority,
+                           .outputs = r->outputs[r->out->outcomes[j->index].class],
                            .first_s = j->class->ttft_ms > 0 ? j->arrived_s + j->class->ttft_ms / 1e3 : 0,
                            .compute_to = n,
                            .blocks = blocks,
@@ -415,14 +421,16 @@ static enum sl_err choose(struct run *r, const struct sim_job *j, double now_s,
 {
     const struct sl_trace_request *q = &r->trace->requests[j->index];
     double left_ms = j->class->ttft_ms - (now_s - j->arrived_s) * 1e3;
-    struct sl_place_req req = {.n_tokens = q->n_prompt,
-                               .n_prompt = q->n_prompt,
-                               .max_new =
-                                   r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output,
-                               .mode = r->conf->mode,
-                               .split = -1,
-                               .chunk = -2,
-                               .ttft_ms = j->class->ttft_ms > 0 ? fmax(left_ms, 1) : 0};
+    uint32_t most = r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output;
+    struct sl_place_req req = {
+        .n_tokens = q->n_prompt,
+        .n_prompt = q->n_prompt,
+        .max_new = most,
+        .expected_new = sl_output_mean_expect(&r->outputs[r->out->outcomes[j->index].class], 0, most, 0),
+        .mode = r->conf->mode,
+        .split = -1,
+        .chunk = -2,
+        .ttft_ms = j->class->ttft_ms > 0 ? fmax(left_ms, 1) : 0};
     const struct sl_node_asker who = {.priority = j->class->priority,
                                       .n_tokens = q->n_prompt,
                                       .chain = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,

@@ -92,6 +92,40 @@ static void admin_over_the_socket_answers_the_same(void **s)
     rig_close(&r);
 }
 
+static void expect_sentence(struct rig *r, const char *id, const char *const *parts, size_t n)
+{
+    Sluice__AdminReply *reply = rig_admin(r, "explain", id);
+    for (size_t i = 0; i < n; i++)
+        if (!reply->text || !strstr(reply->text, parts[i]))
+            fail_msg("'%s' does not say '%s'", reply->text, parts[i]);
+    sluice__admin_reply__free_unpacked(reply, NULL);
+}
+
+static void explain_says_why_in_one_sentence(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_HYBRID, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false), *other = rig_node(&r, "d1", false);
+    assert_true(rig_join(d) && rig_join(other));
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    rig_accept(d, SUBMIT, NULL); /* the first of equals */
+    static const char *const placed[] = {"ran as colocated: all on d0, 0 tokens decoded", "It was to cost ",
+                                         "the next best (", "The first token is predicted "};
+    expect_sentence(&r, c.id, placed, SL_COUNTOF(placed));
+    rig_say(d, c.id, 1, 0, "a");
+    rig_wait_tokens(&c, 1);
+    rig_end(d, c.id, 1, SLUICE__ROLE__ROLE_DECODE, SLUICE__DONE_REASON__DONE_LENGTH);
+    rig_wait_end(&c);
+    static const char *const over[] = {"1 tokens decoded", "for its turn; the first token was predicted ",
+                                       " and came after "};
+    expect_sentence(&r, c.id, over, SL_COUNTOF(over));
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
 static void mode_switch_holds_for_the_next_request(void **s)
 {
     (void)s;
@@ -251,6 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(admin_wrong_questions_are_refused_in_words),
         cmocka_unit_test(admin_over_the_socket_answers_the_same),
+        cmocka_unit_test(explain_says_why_in_one_sentence),
         cmocka_unit_test(mode_switch_holds_for_the_next_request),
         cmocka_unit_test(drained_node_finishes_and_gets_nothing_new),
         cmocka_unit_test(drain_reported_by_the_node_counts_too),

@@ -97,6 +97,37 @@ static void colocated_request_streams_and_ends(void **s)
     rig_close(&r);
 }
 
+/* Nodes are told how long outputs of a request's class were, and nothing where none was seen. */
+static void output_length_is_learnt_by_class(void **s)
+{
+    (void)s;
+    static const struct {
+        const char *class;
+        uint32_t expected; /* 0 = not told */
+    } rows[] = {{"chat", 0}, {"chat", 5}, {"batch", 0}, {NULL, 0}, {NULL, 5}, {"chat", 5}};
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(d));
+    for (size_t i = 0; i < SL_COUNTOF(rows); i++) {
+        struct rig_client c;
+        rig_client(&c, &r);
+        struct sl_gen_req *q = rig_request(&r, 20);
+        q->slo_class = rows[i].class;
+        assert_int_equal(rig_submit(&c, q), SL_OK);
+        struct sl_wire_in *in = rig_take(d, SUBMIT);
+        assert_int_equal(in->msg->submit->has_expected_tokens, rows[i].expected > 0);
+        assert_int_equal(in->msg->submit->expected_tokens, rows[i].expected);
+        rig_answer(in, SL_OK);
+        rig_say(d, c.id, 1, 0, "four");
+        rig_end(d, c.id, 1, DUTY_D, LENGTH);
+        rig_wait_end(&c);
+        rig_client_fini(&c);
+        rig_wait_idle(&r);
+    }
+    rig_close(&r);
+}
+
 static void pd_request_first_token_comes_from_p(void **s)
 {
     (void)s;
@@ -461,6 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(colocated_request_streams_and_ends),
+        cmocka_unit_test(output_length_is_learnt_by_class),
         cmocka_unit_test(pd_request_first_token_comes_from_p),
         cmocka_unit_test(pd_end_of_d_waits_for_the_report_of_p),
         cmocka_unit_test(pd_first_token_is_the_last_one_ends_by_p),

@@ -520,6 +520,65 @@ static void prediction_prefix_hit_shortens_the_prompt(void **s)
     assert_true(warm.predicted.ttft_ms > 0);
 }
 
+/* 7 rows decode in 12 ms. A step of up to 2.7 times that takes a chunk of 16, one of 100 ms a chunk of 64. */
+static void prompts_are_priced_at_the_chunks_that_wishes_leave(void **s)
+{
+    (void)s;
+    static const struct {
+        double target_ms, stretch, wish_ms;
+        uint32_t without_wish, chunk;
+    } rows[] = {{0, 0, 0, 7, 16},   {0, 0, 100, 0, 64}, /* all that decode there wish for no more */
+                {0, 0, 100, 1, 16},                     /* one does not: the wish loosens nothing */
+                {0, 10, 0, 7, 64},  {90, 0, 0, 7, 64},  {90, 0, 30, 7, 16}};
+    for (size_t i = 0; i < SL_COUNTOF(rows); i++) {
+        struct cluster c;
+        make(&c, 1);
+        c.nodes[0].decode_rows = 7;
+        c.nodes[0].tpot_target_ms = rows[i].target_ms;
+        c.nodes[0].chunk_stretch = rows[i].stretch;
+        c.nodes[0].tpot_wish_ms = rows[i].wish_ms;
+        c.nodes[0].rows_without_wish = rows[i].without_wish;
+        const struct sl_place_req r = request(SL_PLACE_COLOCATED, 640);
+        double steps = 640.0 / rows[i].chunk, expected = steps * 12 + 640;
+        assert_true(fabs(prefill_ms(&c, &r) - expected) < 1e-6);
+    }
+}
+
+/* 40 rows decode in 45 ms, so that prompts get 121 ms and chunks of 64; a wish for 70 ms leaves them 16. */
+static void wish_counts_as_damage_to_prompts_that_wait(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[1].decode_rows = c.nodes[1].rows_without_wish = 40;
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 64);
+    r.want_d = "d0";
+    double idle = placed(&c, &r).best.predicted.damage_ms;
+    c.nodes[1].queued_prompt_tokens = 6400;
+    assert_true(fabs(placed(&c, &r).best.predicted.damage_ms - idle) < 1e-6);
+    r.tpot_ms = 70;
+    double damage = placed(&c, &r).best.predicted.damage_ms - idle;
+    assert_true(fabs(damage - 45.0 * (400 - 100)) < 1e-6); /* so many steps more */
+}
+
+/* A class of short outputs is waited for less where pages are short. */
+static void expected_output_is_what_pages_are_waited_for(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 2);
+    c.nodes[1].free_pages = 0;
+    c.nodes[1].decode_rows = c.nodes[1].rows_without_wish = 10;
+    c.nodes[1].decode_context_tokens = 1000;
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 64);
+    r.want_d = "d0";
+    r.max_new = 600;
+    double unknown = placed(&c, &r).best.predicted.wait_ms;
+    r.expected_new = 32;
+    double eighth = placed(&c, &r).best.predicted.wait_ms;
+    assert_true(fabs(unknown - 8 * eighth) < 1e-6 * unknown);
+}
+
 static void wait_is_that_of_the_least_busy_node(void **s)
 {
     (void)s;
@@ -570,6 +629,9 @@ int main(void)
         cmocka_unit_test(hybrid_slow_link_lets_the_decode_node_give_the_first_token),
         cmocka_unit_test(queue_of_less_than_a_token_has_a_price),
         cmocka_unit_test(wishes_go_before_the_price),
+        cmocka_unit_test(prompts_are_priced_at_the_chunks_that_wishes_leave),
+        cmocka_unit_test(wish_counts_as_damage_to_prompts_that_wait),
+        cmocka_unit_test(expected_output_is_what_pages_are_waited_for),
         cmocka_unit_test(node_where_others_wait_is_left_for_the_free_one),
         cmocka_unit_test(hybrid_prefix_on_the_decode_node_becomes_colocated),
         cmocka_unit_test(split_asked_is_rounded_down_to_a_page),
