@@ -499,6 +499,31 @@ void sim_node_arrived(struct sim_leg *l, uint32_t tokens, bool with_first_token)
     }
 }
 
+struct sim_leg *sim_node_blocking(const struct sim_node *n)
+{
+    bool work_waits = false;
+    struct sim_leg *youngest = NULL;
+    SL_LIST_FOREACH(pos, &n->waiting)
+    work_waits |= leg_at(pos)->granted && leg_at(pos)->is_p;
+    if (n->in_step || !work_waits)
+        return NULL;
+    SL_LIST_FOREACH(pos, &n->running)
+    {
+        struct sim_leg *l = leg_at(pos);
+        if (l->state != SIM_REMOTE)
+            return NULL;
+        if (!youngest || l->order > youngest->order)
+            youngest = l;
+    }
+    return youngest;
+}
+
+void sim_node_go_local(struct sim_leg *l)
+{
+    l->remote_to = l->computed;
+    l->state = SIM_PREFILL;
+}
+
 void sim_node_load(const struct sim_node *n, uint64_t *queued, uint32_t *rows, uint64_t *context)
 {
     *queued = *context = 0;

@@ -68,6 +68,7 @@ struct sim_node {
     struct sl_list evictable; /* least recently used first */
     uint32_t n_evictable;
 
+    struct sim_leg *blocking; /* what sim_node_blocking() said last; only compared */
     bool in_step;
     double step_began_s, predicted_ms;
     struct sl_step_load load;
@@ -95,6 +96,12 @@ void sim_node_grant(struct sim_leg *l);
 void sim_node_close(struct sim_leg *l);
 /* KV of [0, tokens) is in place; with the last of it P's first token when it sampled one. */
 void sim_node_arrived(struct sim_leg *l, uint32_t tokens, bool with_first_token);
+
+/* As sl_engine_blocking(): nodes that wait for each other's pages; the leg here that may stop waiting, or
+ * NULL. */
+struct sim_leg *sim_node_blocking(const struct sim_node *n);
+/* What has arrived stays, the rest is computed here. */
+void sim_node_go_local(struct sim_leg *l);
 
 /* Plans and starts a step at now_s; returns how long it really takes, or 0 when there is nothing to do. */
 double sim_node_begin(struct sim_node *n, double now_s);

@@ -191,6 +191,22 @@ static void end_step(struct run *r, struct sim_node *n, double now_s)
     kick(r, n, now_s);
 }
 
+/* As sl_node's on_blocking(): twice in a row, and the youngest request is computed where it waits. */
+static void unblock(struct run *r, struct sim_node *n, double now_s)
+{
+    struct sim_leg *l = sim_node_blocking(n);
+    if (l && l == n->blocking && l->job->emitted == 0) {
+        struct sim_job *j = l->job;
+        sim_node_go_local(l);
+        sim_node_close(&j->p);
+        sl_node_charge_drop(j->at_p, &j->charge_p, true);
+        kick(r, j->p.node, now_s);
+        kick(r, n, now_s);
+        l = NULL;
+    }
+    n->blocking = l;
+}
+
 /* ---- jobs ---- */
 
 static void add_ended(struct run *r, struct sim_job *j)
@@ -581,6 +597,7 @@ static void handle(struct run *r, const struct sim_event *e, size_t *arrived_n)
         return;
     case SIM_HEARTBEAT:
         heartbeat(r, e->what, e->at_s);
+        unblock(r, e->what, e->at_s);
         r->room = true;
         return;
     case SIM_GRANT:
