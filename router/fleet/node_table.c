@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/hashmap.h"
 #include "common/base/mem.h"
 
 #define FORGET_MS (15u * 60 * 1000) /* a dead node is shown this long */
@@ -18,6 +19,7 @@ struct sl_node_table {
     uint8_t digest[16];
     uint32_t n;
     struct sl_node *nodes[SL_PLACE_MAX_NODES];
+    struct sl_hashmap *by_name; /* -> struct sl_node */
 };
 
 const char *sl_node_state_name(enum sl_node_state s)
@@ -30,6 +32,7 @@ struct sl_node_table *sl_node_table_new(const struct sl_node_conf *conf)
 {
     struct sl_node_table *t = sl_xcalloc(1, sizeof *t);
     t->conf = *conf;
+    t->by_name = sl_hashmap_new();
     if (conf->model_digest) {
         memcpy(t->digest, conf->model_digest, sizeof t->digest);
         t->conf.model_digest = t->digest;
@@ -57,6 +60,7 @@ void sl_node_table_free(struct sl_node_table *t)
         return;
     for (uint32_t i = 0; i < t->n; i++)
         node_free(t->nodes[i]);
+    sl_hashmap_free(t->by_name);
     sl_free(t);
 }
 
@@ -73,10 +77,19 @@ struct sl_node *sl_node_table_at(const struct sl_node_table *t, uint32_t i)
 
 struct sl_node *sl_node_table_find(const struct sl_node_table *t, const char *name)
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        if (strcmp(t->nodes[i]->name, name) == 0)
-            return t->nodes[i];
-    return NULL;
+    return sl_hashmap_get(t->by_name, name, strlen(name));
+}
+
+/* Takes it out of the table; it is the caller's. */
+static struct sl_node *take_out(struct sl_node_table *t, uint32_t i)
+{
+    struct sl_node *n = t->nodes[i];
+    sl_hashmap_del(t->by_name, n->name, strlen(n->name));
+    for (t->n--; i < t->n; i++) {
+        t->nodes[i] = t->nodes[i + 1];
+        t->nodes[i]->index = i;
+    }
+    return n;
 }
 
 struct sl_node *sl_node_table_find_boot(const struct sl_node_table *t, const char *name, uint64_t boot_id)
@@ -283,9 +296,7 @@ static void forget_oldest_dead(struct sl_node_table *t)
             oldest = i;
     if (oldest == t->n)
         return;
-    node_free(t->nodes[oldest]);
-    memmove(&t->nodes[oldest], &t->nodes[oldest + 1], (t->n - oldest - 1) * sizeof t->nodes[0]);
-    t->n--;
+    node_free(take_out(t, oldest));
 }
 
 enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeInfo *info, uint64_t now_ms,
@@ -319,11 +330,13 @@ enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeIn
                               SL_PLACE_MAX_NODES, info->name);
         n = sl_xcalloc(1, sizeof *n);
         sl_list_init(&n->prompts);
+        n->index = t->n;
         t->nodes[t->n++] = n;
         *joined = SL_NODE_NEW;
     }
     reset_life(n, now_ms);
     take_info(n, info);
+    sl_hashmap_put(t->by_name, n->name, strlen(n->name), n);
     n->load = (struct sl_node_load){.free_pages = info->kv_pages, .total_pages = info->kv_pages};
     *out = n;
     return SL_OK;
@@ -407,10 +420,7 @@ struct sl_node *sl_node_table_expire(struct sl_node_table *t, uint64_t now_ms)
         struct sl_node *n = t->nodes[i];
         if (n->state == SL_NODE_DEAD) {
             if (!n->link && now_ms - n->heard_ms >= FORGET_MS) {
-                node_free(n);
-                memmove(&t->nodes[i], &t->nodes[i + 1], (t->n - i - 1) * sizeof t->nodes[0]);
-                t->n--;
-                i--;
+                node_free(take_out(t, i--));
             }
             continue;
         }

@@ -48,6 +48,7 @@ struct sl_node_ledger {
 };
 
 struct sl_node {
+    uint32_t index; /* of sl_node_table_at() */
     char name[SL_NODE_NAME];
     uint64_t boot_id;
     enum sl_node_state state;

@@ -93,16 +93,6 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_
     };
 }
 
-static int index_of(const struct sl_node_table *t, const char *name, uint64_t boot_id)
-{
-    for (uint32_t i = 0; i < sl_node_table_len(t); i++) {
-        const struct sl_node *n = sl_node_table_at(t, i);
-        if (n->boot_id == boot_id && strcmp(n->name, name) == 0)
-            return (int)i;
-    }
-    return -1;
-}
-
 /* The reasons placement may name, in static storage. */
 static const char *link_unusable(const struct sl_node_peer *p)
 {
@@ -125,10 +115,10 @@ void sl_node_table_view(const struct sl_node_table *t, uint64_t now_ms, const st
                 sum_rate += p->bytes_per_s;
                 n_measured++;
             }
-            int d = index_of(t, p->peer, p->peer_boot_id);
-            if (d >= 0)
+            const struct sl_node *d = sl_node_table_find_boot(t, p->peer, p->peer_boot_id);
+            if (d)
                 out->links[n_links++] = (struct sl_place_link){.p = i,
-                                                               .d = (uint32_t)d,
+                                                               .d = d->index,
                                                                .unusable = link_unusable(p),
                                                                .degraded = strcmp(p->state, "degraded") == 0,
                                                                .bytes_per_s = p->bytes_per_s,

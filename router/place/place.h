@@ -63,7 +63,7 @@ struct sl_place_link {
 struct sl_place_state {
     const struct sl_place_node *nodes;
     uint32_t n_nodes;
-    const struct sl_place_link *links; /* a pair that is not listed has not met yet and may be tried */
+    const struct sl_place_link *links; /* by p; a pair that is not listed has not met yet and may be tried */
     uint32_t n_links;
     double
         untested_bytes_per_s; /* of a pair whose link was not measured; 0 = SL_PLACE_UNTESTED_BYTES_PER_S */

@@ -195,9 +195,17 @@ double sl_place_tokens_per_ms(const struct sl_place_state *state, enum sl_place_
 
 const struct sl_place_link *sl_place_find_link(const struct sl_place_state *state, int p, int d)
 {
-    for (uint32_t i = 0; i < state->n_links; i++)
-        if ((int)state->links[i].p == p && (int)state->links[i].d == d)
-            return &state->links[i];
+    uint32_t low = 0, high = state->n_links; /* the first of p's lies in [low, high] */
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if ((int)state->links[middle].p < p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < state->n_links && (int)state->links[low].p == p; low++)
+        if ((int)state->links[low].d == d)
+            return &state->links[low];
     return NULL;
 }
 
