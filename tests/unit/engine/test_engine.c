@@ -712,7 +712,7 @@ static void fd_is_readable_when_a_step_ended(void **state)
     hear(&f); /* admission was told */
     assert_int_equal(poll(&p, 1, 0), 0);
     fake_release();
-    assert_int_equal(poll(&p, 1, 10000), 1);
+    assert_int_equal(poll(&p, 1, 60000), 1);
     assert_true(sl_engine_progress(f.e) > 0);
     sl_engine_wait(f.e);
     hear(&f);

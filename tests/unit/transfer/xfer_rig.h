@@ -10,8 +10,8 @@
 
 #define RIG_PAGE_TOKENS 4u
 #define RIG_PAGES       64u /* of a pool, unless opts say more */
-#define RIG_WAIT_MS     60000u
-#define RIG_DEADLINE_MS 60000u
+#define RIG_WAIT_MS     300000u
+#define RIG_DEADLINE_MS 300000u
 
 struct rig_opts {
     const char *transport; /* NULL = "loop" */

@@ -9,7 +9,7 @@
 #include "common/wire/wire_sock.h"
 #include "router/flow/request_flow.h"
 
-#define RIG_WAIT_MS     60000
+#define RIG_WAIT_MS     300000
 #define RIG_MAX_TOKENS  512
 #define RIG_PAGE_TOKENS 16
 
