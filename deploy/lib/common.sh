@@ -14,7 +14,7 @@ die() { say "$(basename "$0"): $*"; exit 1; }
 
 # need_packages [test]: installs the Debian packages of deploy/packages that are missing.
 need_packages() {
-  local kind=${1:-} name mark missing=() sudo=
+  local kind=${1:-} name mark missing=() sudo= log=${TMPDIR:-/tmp}/sluice-apt.log
   while read -r name mark; do
     case $name in ''|'#'*) continue ;; esac
     [ -z "$mark" ] || [ "$mark" = "$kind" ] || continue
@@ -23,10 +23,10 @@ need_packages() {
   [ ${#missing[@]} -gt 0 ] || return 0
   command -v apt-get >/dev/null || die "these packages are missing and there is no apt-get to install them: ${missing[*]}"
   [ "$(id -u)" = 0 ] || { sudo=sudo; command -v sudo >/dev/null || die "run as root once, or install: ${missing[*]}"; }
-  say "installing ${#missing[@]} Debian packages: ${missing[*]}"
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get update -q >/dev/null 2>&1 || say "apt-get update failed; trying with the lists that are there"
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "${missing[@]}" >"${TMPDIR:-/tmp}/sluice-apt.log" 2>&1 ||
-    { tail -n 5 "${TMPDIR:-/tmp}/sluice-apt.log" >&2; die "apt-get could not install: ${missing[*]}"; }
+  say "installing ${#missing[@]} Debian packages, which may take some minutes (what apt-get says: $log): ${missing[*]}"
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -q >"$log" 2>&1 || say "apt-get update failed; trying with the lists that are there"
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
+    { tail -n 5 "$log" >&2; die "apt-get could not install: ${missing[*]}"; }
 }
 
 # build_preset NAME [target...]: configures once, then builds what changed.
