@@ -5,9 +5,6 @@
  * same path goes on from there. */
 #include "decode_node/decode_node.h"
 
-#include "common/base/clock.h"
-#include "common/base/mem.h"
-
 const struct sl_duty_ops sl_duty_decode = {
     .name = "decode",
     .role = SLUICE__ROLE__ROLE_DECODE,
@@ -21,18 +18,13 @@ const struct sl_duty_ops sl_duty_decode = {
 
 enum sl_err sl_decode_accept(struct sl_leg *l, const struct sl_order *o, struct sl_why *why)
 {
-    struct sl_sampling sampling;
-    struct sl_logit_bias *bias;
-    struct sl_seq_spec spec;
-    sl_order_sampling(o, &sampling, &bias);
-    sl_order_spec(o, &sampling, sl_now_us(), &spec);
-    spec.owner = l;
-    spec.remote_to = o->split_tokens;
-    spec.compute_to = spec.n_tokens;
-    spec.sample = spec.decode = spec.granted = true;
-    enum sl_err err = sl_engine_seq_open(l->node->engine, &spec, &l->seq, why);
-    sl_free(bias);
-    return err;
+    const struct sl_seq_spec duty = {.owner = l,
+                                     .remote_to = o->split_tokens,
+                                     .compute_to = (uint32_t)o->n_tokens,
+                                     .sample = true,
+                                     .decode = true,
+                                     .granted = true};
+    return sl_order_open(o, l->node->engine, l->node->words, &duty, &l->seq, why);
 }
 
 void sl_decode_on_engine(struct sl_leg *l, const struct sl_engine_event *ev)

@@ -7,9 +7,7 @@
 
 #include <stdio.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 
 const struct sl_duty_ops sl_duty_prefill = {
     .name = "prefill",
@@ -35,16 +33,8 @@ enum sl_err sl_prefill_accept(struct sl_leg *l, const struct sl_order *o, struct
     for (uint32_t i = 0; i < p->n_stop_ids; i++)
         p->stop_ids[i] = o->sampling->stop_ids[i];
 
-    struct sl_sampling sampling;
-    struct sl_logit_bias *bias;
-    struct sl_seq_spec spec;
-    sl_order_sampling(o, &sampling, &bias);
-    sl_order_spec(o, &sampling, sl_now_us(), &spec);
-    spec.owner = l;
-    spec.compute_to = o->split_tokens;
-    spec.sample = p->samples;
-    enum sl_err err = sl_engine_seq_open(l->node->engine, &spec, &l->seq, why);
-    sl_free(bias);
+    const struct sl_seq_spec duty = {.owner = l, .compute_to = o->split_tokens, .sample = p->samples};
+    enum sl_err err = sl_order_open(o, l->node->engine, l->node->words, &duty, &l->seq, why);
     if (err != SL_OK)
         return err;
     err = sl_xfer_send_open(l->node->xfer, &l->key, &l->peer, l->split, o->deadline_ms);

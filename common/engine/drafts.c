@@ -29,7 +29,8 @@ static bool guess(struct sl_engine *e, uint32_t n)
     bool any = false;
     for (uint32_t i = 0; i < n; i++) {
         struct sl_seq *s = e->decode_seqs[i];
-        uint32_t most = s->speculation == SL_SPEC_OFF ? 0 : most_drafts(s);
+        /* what is allowed is known one token ahead only */
+        uint32_t most = s->speculation == SL_SPEC_OFF || s->constraint ? 0 : most_drafts(s);
         s->n_drafts = 0;
         s->draft_match = most ? sl_draft_lookup(s->tokens, s->n_tokens, most) : 0;
         e->spec_seqs[i] = (struct sl_spec_seq){.most = s->draft_match ? most : 0,

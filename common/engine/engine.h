@@ -19,6 +19,8 @@
 #include "common/sched/speculate.h" /* SL_SPEC_* */
 #include "common/sched/step_plan.h" /* SL_CHUNK_* */
 
+struct sl_constraint;
+
 struct sl_engine; /* opaque */
 struct sl_seq;    /* opaque: one sequence; the opener holds it until sl_engine_seq_close() */
 
@@ -80,7 +82,9 @@ struct sl_seq_spec {
     uint32_t n_prompt;     /* what the client sent */
     uint32_t max_tokens;   /* generated tokens at the end of the request, counted from n_prompt */
     const struct sl_sampling *sampling; /* copied, with its bias */
-    const char *cache_salt;             /* NULL = shared */
+    struct sl_constraint
+        *constraint;        /* what is generated has to fit; the sequence's once it is open. NULL = none */
+    const char *cache_salt; /* NULL = shared */
     bool use_prefix_cache;
     uint32_t remote_to;  /* s: KV of [hit, s) arrives by sl_engine_seq_ready(); 0 = none. A page multiple, or
                             n_tokens */

@@ -31,8 +31,9 @@ struct sl_seq {
 
     int32_t *tokens; /* [limit_tokens] */
     uint32_t n_tokens, n_prompt;
-    uint32_t limit_tokens;       /* n_tokens at the end, at most */
-    struct sl_sampling sampling; /* owns bias */
+    uint32_t limit_tokens;            /* n_tokens at the end, at most */
+    struct sl_sampling sampling;      /* owns bias; allowed is the constraint's */
+    struct sl_constraint *constraint; /* stands behind the last token; NULL = none */
     uint64_t salt;
     bool use_prefix_cache, sample, decode, granted, pinned, want_digest;
     bool sampled; /* a token was appended by or for this node */

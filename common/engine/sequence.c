@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/grammar/constraint.h"
 
 const char *sl_seq_state_name(enum sl_seq_state s)
 {
@@ -154,6 +155,12 @@ enum sl_err sl_engine_seq_open(struct sl_engine *e, const struct sl_seq_spec *sp
         if (bias)
             memcpy(bias, sp->bias, n_bias * sizeof *bias);
     }
+    if (spec->constraint) {
+        s->constraint = spec->constraint;
+        for (uint32_t i = s->n_prompt; i < s->n_tokens; i++)
+            sl_constraint_take(s->constraint, s->tokens[i]);
+        s->sampling.allowed = sl_constraint_allowed(s->constraint);
+    }
     sl_list_add_tail(&e->waiting, &s->link);
     e->n_waiting++;
     e->n_open++;
@@ -172,6 +179,7 @@ void sl_seq_free(struct sl_seq *s)
         e->n_running--;
     e->n_open--;
     sl_free((void *)(uintptr_t)s->sampling.bias);
+    sl_constraint_free(s->constraint);
     sl_free(s->hashes);
     sl_free(s->pages);
     sl_free(s->tokens);
@@ -259,6 +267,10 @@ void sl_seq_append(struct sl_seq *s, const struct sl_sampled *t, bool tell)
         sl_seq_finish(s, SL_FINISH_COMPUTED);
     else if (s->state != SL_SEQ_WAITING)
         s->state = SL_SEQ_DECODE;
+    if (s->constraint && s->decode && s->state != SL_SEQ_ENDED) {
+        sl_constraint_take(s->constraint, t->token);
+        s->sampling.allowed = sl_constraint_allowed(s->constraint);
+    }
 }
 
 void sl_engine_seq_ready(struct sl_engine *e, struct sl_seq *s, uint32_t n_tokens)

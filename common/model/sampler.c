@@ -100,6 +100,13 @@ static int32_t row_find(const struct sl_sampler *s, const float *x, float max)
     return 0;
 }
 
+static void keep_allowed(float *logits, uint32_t n_vocab, const uint64_t *allowed)
+{
+    for (uint32_t i = 0; allowed && i < n_vocab; i++)
+        if (!(allowed[i / 64] >> i % 64 & 1))
+            logits[i] = -INFINITY;
+}
+
 static void bias_apply(float *logits, uint32_t n_vocab, const struct sl_sampling *p)
 {
     for (uint32_t i = 0; i < p->n_bias; i++) {
@@ -400,6 +407,7 @@ void sl_sample(struct sl_sampler *s, float *logits, const struct sl_sampling *p,
             (uint32_t)p->n_logprobs < SL_MAX_LOGPROBS ? (uint32_t)p->n_logprobs : SL_MAX_LOGPROBS;
         top_find(s, logits, n_top, lse, out);
     }
+    keep_allowed(logits, n, p->allowed);
     bias_apply(logits, n, p);
     penalties_apply(s, logits, p, history, n_history, n_prompt);
     stops_ban(logits, n, p, n_history - n_prompt);

@@ -1,10 +1,10 @@
 /* common/model/sampler.h - from a row of logits to a token. A pure function of (logits, parameters, history,
  * position): the same token on every node, in every mode, after every fault.
  *
- * Order, as the field has it: logit bias, repetition / presence / frequency penalties, banned tokens
- * (min_tokens), then temperature 0 = argmax (lowest id wins a tie), else temperature, top_k, top_p, min_p
- * over candidates sorted by (logit, id), and one Philox uniform keyed by (seed, choice) with the token's
- * position as counter. */
+ * Order, as the field has it: tokens that are not allowed are out, logit bias, repetition / presence /
+ * frequency penalties, banned tokens (min_tokens), then temperature 0 = argmax (lowest id wins a tie), else
+ * temperature, top_k, top_p, min_p over candidates sorted by (logit, id), and one Philox uniform keyed by
+ * (seed, choice) with the token's position as counter. */
 #ifndef SLUICE_COMMON_MODEL_SAMPLER_H
 #define SLUICE_COMMON_MODEL_SAMPLER_H
 
@@ -36,6 +36,8 @@ struct sl_sampling {
     int32_t n_logprobs; /* -1 = none, else top entries 0..SL_MAX_LOGPROBS besides the sampled token's */
     const struct sl_logit_bias *bias;
     uint32_t n_bias;
+    /* Tokens that may be sampled, bit t % 64 of word t / 64; NULL = all. Changes from token to token. */
+    const uint64_t *allowed;
 };
 
 struct sl_sampled {

@@ -418,6 +418,7 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
     n->blocking_timer = sl_timer_new(n->loop, on_blocking, n);
     if ((err = open_engine(n, why)) != SL_OK || (err = open_xfer(n, why)) != SL_OK)
         goto fail;
+    n->words = sl_node_words_open(conf->model);
     if ((err = sl_wire_server_open(conf->listen, COMMANDS_AT_ONCE, n->commands, 0, &n->server, why)) != SL_OK)
         goto fail;
     if ((err = reachable(conf, sl_wire_server_url(n->server), "listen", &n->command_url, why)) != SL_OK ||
@@ -464,6 +465,7 @@ void sl_node_close(struct sl_node *n)
         sl_xfer_close(n->xfer);
     sl_legs_fini(n); /* after the transfers: nothing is written into pages any more */
     sl_engine_close(n->engine);
+    sl_node_words_close(n->words);
     for (struct sl_wire_in *in; (in = sl_queue_pop(n->commands));)
         sl_wire_in_free(in);
     for (struct sl_wire_in *in; (in = sl_queue_pop(n->answers));)

@@ -65,6 +65,7 @@ struct sl_node {
     const struct sl_duty_ops *const *duties; /* NULL-terminated */
     uint64_t boot_id;
     struct sl_engine *engine;
+    struct sl_node_words *words;
     struct sl_xfer *xfer;
     struct sl_loop *loop;
     struct sl_queue *commands, *answers, *xfer_events;

@@ -5,7 +5,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/grammar/constraint.h"
+#include "common/grammar/json_schema.h"
 #include "common/wire/wire_msg.h"
 
 #define MAX_DEADLINE_MS (24u * 3600u * 1000u)
@@ -92,6 +95,9 @@ static enum sl_err check_sampling(const struct sl_order *o, struct sl_why *why)
         if (err != SL_OK)
             return err;
     }
+    if (s->json_schema && strlen(s->json_schema) > SL_SCHEMA_MAX_BYTES)
+        return sl_why_set(why, SL_ETOOBIG, "the schema has %zu bytes; at most %u are taken",
+                          strlen(s->json_schema), SL_SCHEMA_MAX_BYTES);
     for (size_t i = 0; i < s->n_bias; i++) {
         enum sl_err err = check_range("a logit bias", s->bias[i]->bias, -1e6, 1e6, why);
         if (err != SL_OK)
@@ -195,6 +201,52 @@ void sl_order_spec(const struct sl_order *o, const struct sl_sampling *sampling,
         .tpot_ms = o->tpot_ms,
         .expected_tokens = o->expected_tokens,
     };
+}
+
+/* What is sampled has to fit a schema; the sequence takes *out. */
+static enum sl_err constraint_of(const struct sl_order *o, struct sl_node_words *words,
+                                 struct sl_constraint **out, struct sl_why *why)
+{
+    const Sluice__Sampling *s = o->sampling;
+    const struct sl_token_bytes *tokens;
+    struct sl_program *program;
+    enum sl_err err = sl_node_words_get(words, &tokens, why);
+    if (err != SL_OK)
+        return err;
+    json_t *schema = json_loads(s->json_schema, JSON_DECODE_ANY, NULL);
+    err = sl_json_schema_compile(schema, &program, why);
+    json_decref(schema);
+    if (err == SL_OK)
+        *out = sl_constraint_new(tokens, program, s->stop_ids, (uint32_t)s->n_stop_ids);
+    return err;
+}
+
+enum sl_err sl_order_open(const struct sl_order *o, struct sl_engine *e, struct sl_node_words *words,
+                          const struct sl_seq_spec *duty, struct sl_seq **out, struct sl_why *why)
+{
+    struct sl_seq_spec spec;
+    struct sl_sampling sampling;
+    struct sl_logit_bias *bias;
+    struct sl_constraint *constraint = NULL;
+    enum sl_err err = SL_OK;
+    if (o->sampling->json_schema && duty->sample)
+        err = constraint_of(o, words, &constraint, why);
+    if (err != SL_OK)
+        return err;
+    sl_order_sampling(o, &sampling, &bias);
+    sl_order_spec(o, &sampling, sl_now_us(), &spec);
+    spec.owner = duty->owner;
+    spec.remote_to = duty->remote_to;
+    spec.compute_to = duty->compute_to;
+    spec.sample = duty->sample;
+    spec.decode = duty->decode;
+    spec.granted = duty->granted;
+    spec.constraint = constraint;
+    err = sl_engine_seq_open(e, &spec, out, why);
+    sl_free(bias);
+    if (err != SL_OK)
+        sl_constraint_free(constraint);
+    return err;
 }
 
 void sl_order_peer(const struct sl_order *o, struct sl_xfer_peer *out)

@@ -4,6 +4,7 @@
 #define SLUICE_COMMON_NODE_NODE_ORDER_H
 
 #include "common/engine/engine.h"
+#include "common/node/node_words.h"
 #include "common/transfer/transfer.h"
 #include "proto/sluice.pb-c.h"
 
@@ -41,6 +42,12 @@ void sl_order_sampling(const struct sl_order *o, struct sl_sampling *out, struct
 /* Fields that both duties fill alike; sampling is borrowed. */
 void sl_order_spec(const struct sl_order *o, const struct sl_sampling *sampling, uint64_t now_us,
                    struct sl_seq_spec *out);
+/* Opens the sequence of an order that was checked: duty says what the duty adds to what the order says
+ * (owner, remote_to, compute_to, sample, decode, granted). Errors of sl_engine_seq_open() and of the schema.
+ */
+SL_MUST_CHECK enum sl_err sl_order_open(const struct sl_order *o, struct sl_engine *e,
+                                        struct sl_node_words *words, const struct sl_seq_spec *duty,
+                                        struct sl_seq **out, struct sl_why *why);
 void sl_order_peer(const struct sl_order *o, struct sl_xfer_peer *out);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/rand.h"
+#include "common/grammar/json_schema.h"
 #include "router/api/tool_calls.h"
 
 enum use {
@@ -151,19 +152,61 @@ static void refuse_best_of(const struct sl_fields *f, uint32_t n)
         sl_fault_set(f->fault, SL_EUNSUPPORTED, "best_of", "best_of other than n is not supported.");
 }
 
-static void refuse_formats(const struct sl_fields *f)
+/* The schema that the answer has to fit, as text for the nodes; compiled here to tell what is wrong with it.
+ */
+static void keep_schema(const struct sl_fields *f, const json_t *schema, struct sl_gen_req *req)
+{
+    struct sl_why why = {0};
+    struct sl_program *program;
+    size_t n = json_dumpb(schema, NULL, 0, JSON_COMPACT);
+    if (n > SL_SCHEMA_MAX_BYTES) {
+        sl_fault_set(f->fault, SL_EINVAL, "response_format",
+                     "The schema has %zu bytes; at most %u are taken.", n, SL_SCHEMA_MAX_BYTES);
+        return;
+    }
+    enum sl_err err = sl_json_schema_compile(schema, &program, &why);
+    if (err != SL_OK) {
+        sl_fault_set(f->fault, err == SL_EUNSUPPORTED ? err : SL_EINVAL, "response_format",
+                     "response_format: %s.", why.text);
+        return;
+    }
+    sl_program_free(program);
+    req->sampling.json_schema = sl_arena_alloc(req->arena, n + 1);
+    if (!req->sampling.json_schema)
+        sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
+    else
+        (void)json_dumpb(schema, req->sampling.json_schema, n, JSON_COMPACT);
+}
+
+static void read_response_format(const struct sl_fields *f, struct sl_gen_req *req)
 {
     const json_t *format = sl_field_object(f, "response_format");
-    if (format) {
-        const json_t *type = json_object_get(format, "type");
-        const char *word = json_is_string(type) ? json_string_value(type) : NULL;
-        if (word && (strcmp(word, "json_object") == 0 || strcmp(word, "json_schema") == 0 ||
-                     strcmp(word, "structural_tag") == 0))
-            sl_fault_set(f->fault, SL_EUNSUPPORTED, "response_format",
-                         "response_format %s is not supported; only text is.", word);
-        else if (!word || strcmp(word, "text") != 0)
-            sl_fault_set(f->fault, SL_EINVAL, "response_format", "response_format.type must be \"text\".");
+    const char *word = json_string_value(json_object_get(format, "type"));
+    const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    if (!format || (word && strcmp(word, "text") == 0))
+        return;
+    if (word && strcmp(word, "json_object") == 0) {
+        json_t *object = json_pack("{s:s}", "type", "object");
+        keep_schema(f, object, req);
+        json_decref(object);
+    } else if (word && strcmp(word, "json_schema") == 0 && schema) {
+        keep_schema(f, schema, req);
+    } else if (word && strcmp(word, "json_schema") == 0) {
+        sl_fault_set(f->fault, SL_EINVAL, "response_format",
+                     "response_format.json_schema.schema is missing.");
+    } else {
+        sl_fault_set(f->fault, SL_EINVAL, "response_format",
+                     "response_format.type must be \"text\", \"json_object\" or \"json_schema\".");
     }
+    /* a text that is complete has to be able to end */
+    if (req->sampling.json_schema && sl_field_bool(f, "ignore_eos", false))
+        sl_fault_set(f->fault, SL_EINVAL, "ignore_eos", "ignore_eos cannot stand beside response_format.");
+    if (req->sampling.json_schema && sl_field_int(f, "min_tokens", 0, INT32_MAX, 0) > 0)
+        sl_fault_set(f->fault, SL_EINVAL, "min_tokens", "min_tokens cannot stand beside response_format.");
+}
+
+static void refuse_formats(const struct sl_fields *f)
+{
     const json_t *modalities = sl_field_array(f, "modalities");
     size_t i;
     json_t *m;
@@ -517,6 +560,7 @@ bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *bod
         read_prompts(&f, model, out);
     check_names(body, out, fault);
     refuse_best_of(&f, out->n);
+    read_response_format(&f, req);
     refuse_formats(&f);
     if (chat)
         read_tools(&f, out);

@@ -36,7 +36,7 @@ class BadInput(unittest.TestCase):
             for key, value in (("messages", None), ("messages", "x"), ("messages", []), ("messages", [123]), ("messages", [{}]),
                                ("messages", [{"role": 1, "content": "x"}]), ("messages", [{"role": "user", "content": 1}]),
                                ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "auto"),
-                               ("response_format", {"type": "json_object"}), ("top_logprobs", 3), ("n", 0)):
+                               ("response_format", {"type": "json_schema"}), ("top_logprobs", 3), ("n", 0)):
                 self.refused(c, chat, {**CHAT, key: value})
             long = prompt_of(20000)
             self.refused(c, completions, {**TEXT, "prompt": long}, words=["20000"])

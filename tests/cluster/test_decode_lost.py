@@ -10,11 +10,11 @@ FAST_BEATS = ["--heartbeat-ms", "50", "--node-dead-ms", "3000"]
 
 
 class DecodeLost(unittest.TestCase):
-    def lose(self, mode, sig):
+    def lose(self, mode, sig, **extra):
         with Cluster(decode=2, router_options=FAST_BEATS, hold={"d0": 100}) as c:
             prompt = prompt_of(90)
-            want, _ = c.complete(prompt, 300, "colocated", at("d1"), cache_salt="base")
-            stream = Background(c.stream(prompt, 300, mode, at("d0"), cache_salt="lost"))
+            want, _ = c.complete(prompt, 300, "colocated", at("d1"), cache_salt="base", **extra)
+            stream = Background(c.stream(prompt, 300, mode, at("d0"), cache_salt="lost", **extra))
             wait_for("tokens to come", lambda: len(stream.chunks) > 20)
             c.daemons["d0"].kill(sig)
             chunks = stream.result()
@@ -32,6 +32,11 @@ class DecodeLost(unittest.TestCase):
 
     def test_killed_in_pd_another_goes_on(self):
         self.lose("pd", signal.SIGKILL)
+
+    def test_killed_in_an_answer_that_has_to_fit_a_schema_another_goes_on(self):
+        string = {"type": "string", "minLength": 300, "maxLength": 1000}
+        self.lose("pd", signal.SIGKILL, min_tokens=0, ignore_eos=False,
+                  response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "array", "items": string, "minItems": 9}}})
 
     def test_killed_in_colocated_another_goes_on(self):
         self.lose("colocated", signal.SIGKILL)

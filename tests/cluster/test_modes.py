@@ -1,4 +1,5 @@
 """The three modes answer alike, over the plain API, the openai client and sluice-bench equal."""
+import json
 import subprocess
 import unittest
 
@@ -61,6 +62,30 @@ class Modes(unittest.TestCase):
             self.assertEqual(len({tuple(t) for t in each["pd"]}), 6)
             alone = [c.complete(p, 12, cache_salt="alone")[0] for p in prompts]
             self.assertEqual(alone, [each["pd"][0], each["pd"][3]])
+            c.wait_idle()
+
+    def test_answers_that_have_to_fit_a_schema_do_in_all_modes(self):
+        schema = {"type": "object", "required": ["ok", "n", "tag", "list"], "properties": {
+            "ok": {"type": "boolean"}, "n": {"type": "integer"}, "tag": {"enum": ["red", "green"]},
+            "list": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2}}}
+        with Cluster() as c:
+            each = {}
+            for mode in ("colocated", "pd", "hybrid"):
+                body = {"model": "tiny", "prompt": prompt_of(70), "max_tokens": 400, "temperature": 1.5, "seed": 3, "n": 2, "cache_salt": mode,
+                        "response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}}
+                status, doc, _ = c.status("/v1/completions", body, {"X-Sluice-Mode": mode})
+                self.assertEqual(status, 200, doc)
+                each[mode] = [choice["text"] for choice in doc["choices"]]
+                for choice in doc["choices"]:
+                    self.assertEqual(choice["finish_reason"], "stop")
+                    answer = json.loads(choice["text"])
+                    self.assertEqual(list(answer), ["ok", "n", "tag", "list"])
+                    self.assertIsInstance(answer["ok"], bool)
+                    self.assertIsInstance(answer["n"], int)
+                    self.assertIn(answer["tag"], ("red", "green"))
+                    self.assertTrue(len(answer["list"]) <= 2 and all(len(s) <= 3 for s in answer["list"]))
+            self.assertEqual(each["colocated"], each["pd"])
+            self.assertEqual(each["colocated"], each["hybrid"])
             c.wait_idle()
 
     def test_equal_finds_no_difference(self):

@@ -15,7 +15,7 @@ SOURCE_TOPS = ("common", "kernels", "router", "prefill_node", "decode_node", "te
 # The layers, lowest first: a folder includes itself and the lines above its own, never a neighbour in its line.
 LAYERS = (
     ("common/base",),
-    ("common/wire", "common/text", "kernels", "common/kv"),
+    ("common/wire", "common/text", "kernels", "common/kv", "common/grammar"),
     ("common/model", "common/sched", "common/transfer"),
     ("common/engine",),
     ("common/node",),
@@ -23,7 +23,7 @@ LAYERS = (
 )
 ALLOWED = {folder: sum(LAYERS[:i], ()) for i, folders in enumerate(LAYERS) for folder in folders}
 # Beside the layers: the router sees no pages and no engine, sluicectl nothing but the wire.
-ALLOWED["router"] = ("common/base", "common/wire", "common/text", "common/sched", "common/kv/kv_hash.h")
+ALLOWED["router"] = ("common/base", "common/wire", "common/text", "common/grammar", "common/sched", "common/kv/kv_hash.h")
 ALLOWED["router/ctl"] = ("common/base", "common/wire")
 # Both programs offer both duties: their mains, and nothing else, know the other folder.
 ALLOWED["prefill_node/main.c"] = ALLOWED["prefill_node"] + ("prefill_node", "decode_node")

@@ -44,6 +44,9 @@ static void finish(struct parsed *p)
 
 #define T "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
 
+#define S(schema)                                                                                            \
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\",\"schema\":" schema "}}"
+
 static void bad_body_is_refused_by_field_name(void **state)
 {
     static const struct {
@@ -144,7 +147,11 @@ static void bad_body_is_refused_by_field_name(void **state)
         {1, M T "\"tool_choice\":\"perhaps\"}", SL_EINVAL, "tool_choice"},
         {0, C T "\"n\":1}", SL_EUNSUPPORTED, "tools"},
         {1, M "\"tool_choice\":\"auto\"}", SL_EINVAL, "tool_choice"},
-        {1, M "\"response_format\":{\"type\":\"json_object\"}}", SL_EUNSUPPORTED, "response_format"},
+        {1, M "\"response_format\":{\"type\":\"json_schema\"}}", SL_EINVAL, "response_format"},
+        {1, M S("{\"pattern\":\"a\"}") "}", SL_EUNSUPPORTED, "response_format"},
+        {1, M S("3") "}", SL_EINVAL, "response_format"},
+        {1, M S("{}") ",\"ignore_eos\":true}", SL_EINVAL, "ignore_eos"},
+        {0, C S("{}") ",\"min_tokens\":1}", SL_EINVAL, "min_tokens"},
         {1, M "\"response_format\":{\"type\":\"sound\"}}", SL_EINVAL, "response_format"},
         {1, M "\"response_format\":{\"type\":123}}", SL_EINVAL, "response_format"},
         {1, M "\"modalities\":[\"audio\"]}", SL_EUNSUPPORTED, "modalities"},
@@ -301,6 +308,21 @@ static void several_prompts_and_choices_are_counted(void **state)
     finish(&p);
 }
 
+static void schema_goes_to_the_nodes_as_text(void **state)
+{
+    struct parsed p;
+    (void)state;
+    assert_true(parse(true, M S("{ \"type\" : \"integer\" }") "}", &p));
+    assert_string_equal(p.req->sampling.json_schema, "{\"type\":\"integer\"}");
+    finish(&p);
+    assert_true(parse(false, C "\"response_format\":{\"type\":\"json_object\"}}", &p));
+    assert_string_equal(p.req->sampling.json_schema, "{\"type\":\"object\"}");
+    finish(&p);
+    assert_true(parse(true, M "\"response_format\":{\"type\":\"text\"}}", &p));
+    assert_null(p.req->sampling.json_schema);
+    finish(&p);
+}
+
 static void max_completion_tokens_wins(void **state)
 {
     struct parsed p;
@@ -365,6 +387,7 @@ int main(void)
         cmocka_unit_test(ignore_eos_takes_back_the_models_ends_only),
         cmocka_unit_test(prompt_takes_its_four_forms),
         cmocka_unit_test(several_prompts_and_choices_are_counted),
+        cmocka_unit_test(schema_goes_to_the_nodes_as_text),
         cmocka_unit_test(max_completion_tokens_wins),
         cmocka_unit_test(echo_alone_may_ask_for_no_token),
         cmocka_unit_test(unknown_and_harmless_members_pass),

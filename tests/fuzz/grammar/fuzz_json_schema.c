@@ -1,0 +1,42 @@
+/* tests/fuzz/grammar/fuzz_json_schema.c - any schema over any text. Input: schema, a zero byte, text. What
+ * the program takes to its end is JSON. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/grammar/json_schema.h"
+#include "common/grammar/matcher.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
+    size_t n = zero ? (size_t)(zero - data) : size;
+    json_t *schema =
+        n <= SL_SCHEMA_MAX_BYTES ? json_loadb((const char *)data, n, JSON_DECODE_ANY, NULL) : NULL;
+    struct sl_program *p;
+    struct sl_why why = {0};
+    if (!schema)
+        return 0;
+    enum sl_err err = sl_json_schema_compile(schema, &p, &why);
+    json_decref(schema);
+    if (err != SL_OK) {
+        SL_ASSERT(why.text[0]);
+        return 0;
+    }
+    struct sl_matcher *m = sl_matcher_new(p);
+    SL_ASSERT(m);
+    uint32_t state = SL_MATCHER_START;
+    for (size_t i = n + 1; i < size; i++)
+        state = sl_matcher_step(m, state, data[i]);
+    if (state != SL_MATCHER_DEAD && sl_matcher_ends(m, state)) {
+        json_t *j =
+            json_loadb((const char *)data + n + 1, size - n - 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        SL_ASSERT(j);
+        json_decref(j);
+    }
+    sl_matcher_free(m);
+    sl_program_free(p);
+    return 0;
+}

@@ -1,0 +1,203 @@
+/* Random tokens out of the allowed ones make texts that fit; the set is what trying each token alone gives.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/grammar/constraint.h"
+#include "common/grammar/json_schema.h"
+#include "common/grammar/matcher.h"
+#include "tests/support/support.h"
+
+/* Tokens 0-255 are bytes, then some words, then two control tokens. */
+static const char *const words[] = {"{\"",  "\":",    "\", \"", "\"}", "name", "true",  "false",
+                                    "null", "  ",     "\n  ",   "ab",  "abc",  "abd",   "123",
+                                    "\xc3", "\xa9\"", "[[",     "]]",  "]]]",  "\"a\"", "\"a\":"};
+
+enum { N_WORDS = SL_COUNTOF(words), END = 256 + N_WORDS, OTHER_END, N_VOCAB };
+
+static const char *bytes_of(const void *arg, uint32_t id, size_t *n)
+{
+    static char byte[256];
+    (void)arg;
+    *n = id >= END ? 0 : id < 256 ? 1 : strlen(words[id - 256]);
+    if (id < 256)
+        byte[id] = (char)id;
+    return id >= END ? "" : id < 256 ? &byte[id] : words[id - 256];
+}
+
+static bool has(const uint64_t *set, uint32_t t)
+{
+    return set[t / 64] >> t % 64 & 1;
+}
+
+static struct sl_constraint *open_constraint(const struct sl_token_bytes *tokens, const char *schema)
+{
+    static const int32_t ends[] = {END, OTHER_END};
+    struct sl_why why = {0};
+    struct sl_program *p;
+    json_t *j = json_loads(schema, JSON_DECODE_ANY, NULL);
+    assert_int_equal(sl_json_schema_compile(j, &p, &why), SL_OK);
+    json_decref(j);
+    return sl_constraint_new(tokens, p, ends, 2);
+}
+
+static const char *const schemas[] = {
+    "{}",
+    "{\"type\":\"object\"}",
+    "{\"type\":\"string\",\"maxLength\":4}",
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"ok\":{\"type\":\"boolean\"},\"n\":{\"type\":"
+    "\"number\"}},\"required\":[\"ok\"]}",
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"ab\",\"abc\",null]},\"minItems\":2}",
+};
+
+/* What the set should be, without anything shared. */
+static bool fits_alone(struct sl_matcher *m, uint32_t state, uint32_t token)
+{
+    size_t n;
+    const char *b = bytes_of(NULL, token, &n);
+    for (size_t i = 0; i < n; i++)
+        state = sl_matcher_step(m, state, (uint8_t)b[i]);
+    return n && state != SL_MATCHER_DEAD;
+}
+
+static void walked_set_equals_token_by_token(void **unused)
+{
+    struct sl_token_bytes *tokens = sl_token_bytes_new(N_VOCAB, bytes_of, NULL);
+    unsigned long long random = 3;
+    (void)unused;
+    for (size_t k = 0; k < SL_COUNTOF(schemas); k++) {
+        struct sl_why why = {0};
+        struct sl_program *p;
+        json_t *j = json_loads(schemas[k], JSON_DECODE_ANY, NULL);
+        assert_int_equal(sl_json_schema_compile(j, &p, &why), SL_OK);
+        json_decref(j);
+        struct sl_matcher *m = sl_matcher_new(p);
+        struct sl_constraint *c = open_constraint(tokens, schemas[k]);
+        uint32_t state = SL_MATCHER_START;
+        for (int step = 0; step < 40 && state != SL_MATCHER_DEAD; step++) {
+            const uint64_t *set = sl_constraint_allowed(c);
+            uint32_t allowed[N_VOCAB], n = 0;
+            for (uint32_t t = 0; t < END; t++) {
+                assert_int_equal(has(set, t), fits_alone(m, state, t));
+                if (has(set, t))
+                    allowed[n++] = t;
+            }
+            assert_int_equal(has(set, END), n == 0 || sl_matcher_ends(m, state));
+            if (n == 0)
+                break;
+            uint32_t t = allowed[sl_test_random(&random) % n];
+            size_t len;
+            const char *b = bytes_of(NULL, t, &len);
+            for (size_t i = 0; i < len; i++)
+                state = sl_matcher_step(m, state, (uint8_t)b[i]);
+            sl_constraint_take(c, (int32_t)t);
+        }
+        sl_constraint_free(c);
+        sl_matcher_free(m);
+        sl_program_free(p);
+    }
+    sl_token_bytes_free(tokens);
+}
+
+/* Ends as soon as it may, so that texts do end; jansson is the judge of what came. */
+static void random_texts_are_json(void **unused)
+{
+    struct sl_token_bytes *tokens = sl_token_bytes_new(N_VOCAB, bytes_of, NULL);
+    unsigned long long random = 5;
+    unsigned ended = 0;
+    (void)unused;
+    for (unsigned round = 0; round < 300; round++) {
+        struct sl_constraint *c = open_constraint(tokens, schemas[round % SL_COUNTOF(schemas)]);
+        char text[4096];
+        size_t n_text = 0;
+        for (int step = 0; step < 200; step++) {
+            const uint64_t *set = sl_constraint_allowed(c);
+            uint32_t allowed[N_VOCAB], n = 0;
+            for (uint32_t t = 0; t < END; t++)
+                if (has(set, t))
+                    allowed[n++] = t;
+            if (has(set, END)) {
+                json_t *j = json_loadb(text, n_text, JSON_DECODE_ANY, NULL);
+                if (!j)
+                    fail_msg("round %u: '%.*s'", round, (int)n_text, text);
+                json_decref(j);
+                ended++;
+                break;
+            }
+            assert_true(n > 0);
+            uint32_t t = allowed[sl_test_random(&random) % n];
+            size_t len;
+            const char *b = bytes_of(NULL, t, &len);
+            memcpy(text + n_text, b, len);
+            n_text += len;
+            sl_constraint_take(c, (int32_t)t);
+        }
+        sl_constraint_free(c);
+    }
+    assert_true(ended > 100);
+    sl_token_bytes_free(tokens);
+}
+
+static void token_that_was_not_allowed_leaves_ends_only(void **unused)
+{
+    struct sl_token_bytes *tokens = sl_token_bytes_new(N_VOCAB, bytes_of, NULL);
+    const int32_t takes[] = {'x', END, -1, N_VOCAB};
+    (void)unused;
+    for (size_t i = 0; i < SL_COUNTOF(takes); i++) {
+        struct sl_constraint *c = open_constraint(tokens, "{\"type\":\"object\"}");
+        sl_constraint_take(c, takes[i]);
+        const uint64_t *set = sl_constraint_allowed(c);
+        for (uint32_t t = 0; t < N_VOCAB; t++)
+            assert_int_equal(has(set, t), t >= END);
+        sl_constraint_free(c);
+    }
+    sl_token_bytes_free(tokens);
+}
+
+/* Far more states than are kept: what is allowed stays what it is in a fresh one. */
+static void forgetting_states_changes_nothing(void **unused)
+{
+    struct sl_token_bytes *tokens = sl_token_bytes_new(N_VOCAB, bytes_of, NULL);
+    struct sl_constraint *c =
+        open_constraint(tokens, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":1000}}");
+    struct sl_constraint *fresh =
+        open_constraint(tokens, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":1000}}");
+    (void)unused;
+    sl_constraint_take(c, '[');
+    for (int item = 0; item < 5; item++) {
+        sl_constraint_take(c, '"');
+        for (int i = 0; i < 1000; i++) {
+            assert_true(has(sl_constraint_allowed(c), 'x'));
+            sl_constraint_take(c, 'x');
+        }
+        assert_false(has(sl_constraint_allowed(c), 'x'));
+        sl_constraint_take(c, '"');
+        sl_constraint_take(c, ',');
+    }
+    sl_constraint_take(fresh, '[');
+    sl_constraint_take(fresh, '"');
+    sl_constraint_take(fresh, '"');
+    sl_constraint_take(fresh, ',');
+    assert_memory_equal(sl_constraint_allowed(c), sl_constraint_allowed(fresh),
+                        (N_VOCAB + 63) / 64 * sizeof(uint64_t));
+    sl_constraint_free(c);
+    sl_constraint_free(fresh);
+    sl_token_bytes_free(tokens);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(walked_set_equals_token_by_token),
+        cmocka_unit_test(random_texts_are_json),
+        cmocka_unit_test(token_that_was_not_allowed_leaves_ends_only),
+        cmocka_unit_test(forgetting_states_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
