@@ -25,14 +25,19 @@ struct state {
 
 #define UNKNOWN UINT32_MAX
 
+struct seen {
+    uint64_t digest;
+    uint32_t round; /* free in another one */
+};
+
 struct sl_matcher {
     const struct sl_program *program;
     struct state *states; /* [0] is dead, [1] the start */
     uint32_t n_states, cap_states;
     struct sl_hashmap *by_threads; /* digest -> number of a state */
     struct numbers work, found;    /* of the state that is being made */
-    uint64_t *seen;                /* [SEEN_SLOTS] digests of threads met, 0 = free */
-    uint32_t n_seen;
+    struct seen *seen;             /* [SEEN_SLOTS] threads met in this round */
+    uint32_t n_seen, round;
 };
 
 static void append(struct numbers *to, const uint32_t *from, uint32_t n)
@@ -60,12 +65,11 @@ static bool meet(struct sl_matcher *m, const uint32_t *thread, uint32_t n)
     if (m->n_seen == SL_MATCHER_MAX_VISITS)
         return false;
     uint64_t d = sl_digest64(thread, n * sizeof *thread, 0);
-    d += d == 0;
     size_t i = d & (SEEN_SLOTS - 1);
-    for (; m->seen[i]; i = (i + 1) & (SEEN_SLOTS - 1))
-        if (m->seen[i] == d)
+    for (; m->seen[i].round == m->round; i = (i + 1) & (SEEN_SLOTS - 1))
+        if (m->seen[i].digest == d)
             return false;
-    m->seen[i] = d;
+    m->seen[i] = (struct seen){.digest = d, .round = m->round};
     m->n_seen++;
     return true;
 }
@@ -74,7 +78,10 @@ static bool meet(struct sl_matcher *m, const uint32_t *thread, uint32_t n)
 static void follow(struct sl_matcher *m)
 {
     uint32_t stack[SL_MATCHER_MAX_DEPTH + 1];
-    memset(m->seen, 0, SEEN_SLOTS * sizeof *m->seen);
+    if (++m->round == 0) { /* after 2^32 rounds */
+        memset(m->seen, 0, SEEN_SLOTS * sizeof *m->seen);
+        m->round = 1;
+    }
     m->n_seen = 0;
     m->found.n = 0;
     while (m->work.n) {
