@@ -18,6 +18,7 @@ static const struct sl_bench_command *const commands[] = {
     &sl_bench_stall,
     &sl_bench_agent,
     &sl_bench_simulate,
+    &sl_bench_policies,
     &sl_bench_snapshot,
     &sl_bench_trace,
 #endif

@@ -79,6 +79,7 @@ struct sim_conf {
 struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it was refused */
     bool done, refused;
     uint32_t class;
+    uint32_t decoded_by;     /* node, counted over the groups in order */
     float waited;            /* at the router, for its turn */
     enum sl_place_mode mode; /* what its placement was */
     float ttft, second, tpot, gap_max;
@@ -89,7 +90,8 @@ struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it
 struct sim_result {
     struct sim_outcome *outcomes; /* [trace.n], owned */
     size_t n, n_refused, n_unfinished;
-    double span_s; /* virtual: first arrival to last token */
+    double span_s;        /* virtual: first arrival to last token */
+    uint64_t over_target; /* steps planned beyond their time target though no guard asked for it */
     uint64_t steps, tokens, preemptions, moved_tokens, hit_tokens, prompt_tokens;
     uint64_t by_mode[4]; /* placements, by enum sl_place_mode */
     double busy_share;   /* of node seconds */

@@ -342,8 +342,20 @@ static uint32_t gather_prompts(struct sim_node *n)
     return count;
 }
 
+/* Every page is free, cached or held by one leg. */
+static void check_pages(const struct sim_node *n)
+{
+    uint64_t held = 0;
+    struct sl_list *const lists[] = {(struct sl_list *)&n->running, (struct sl_list *)&n->done};
+    for (size_t i = 0; i < SL_COUNTOF(lists); i++)
+        SL_LIST_FOREACH(pos, lists[i])
+    held += leg_at(pos)->n_own;
+    SL_ASSERT(n->free_pages + held + sl_hashmap_len(n->cache) == n->total_pages);
+}
+
 double sim_node_begin(struct sim_node *n, double now_s)
 {
+    check_pages(n);
     bool preempted = false;
     n->n_decode = gather_decode(n, &preempted);
     if (!preempted)
@@ -376,6 +388,8 @@ double sim_node_begin(struct sim_node *n, double now_s)
                                   .starved_steps = n->starved_steps};
     struct sl_plan plan = {.chunks = n->chunks};
     sl_plan_step(&state, (uint64_t)(now_s * US), &plan);
+    if (n->group->chunk_tokens == SL_CHUNK_AUTO && plan.load.prompt_rows >= 2 * SL_PLAN_ALIGN)
+        n->over_target += plan.predicted_ms > plan.target_ms * (1 + 1e-9);
     n->starved_steps = n_prompts && !plan.n_chunks ? n->starved_steps + 1 : 0;
     n->n_chunks = plan.n_chunks;
     n->load = plan.load;

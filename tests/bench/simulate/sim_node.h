@@ -82,7 +82,7 @@ struct sim_node {
     uint32_t victims_cap;
 
     double busy_s, egress_free_s, ingress_free_s;
-    uint64_t steps, preemptions, hit_tokens;
+    uint64_t steps, preemptions, hit_tokens, over_target;
 };
 
 /* cost_error and seed: how far and in which way belief starts from the truth. */

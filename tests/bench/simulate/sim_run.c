@@ -278,6 +278,7 @@ static void record(struct sim_job *j)
         .done = true,
         .class = o->class,
         .waited = o->waited,
+        .decoded_by = (uint32_t)(j->d.node - r->nodes),
         .mode = j->mode,
         .ttft = (float)((j->first_s - j->arrived_s) * 1e3),
         .second = (float)((j->second_s - j->arrived_s) * 1e3),
@@ -663,6 +664,7 @@ static void sum_up(struct run *r)
         busy += r->nodes[i].busy_s;
         r->out->preemptions += r->nodes[i].preemptions;
         r->out->hit_tokens += r->nodes[i].hit_tokens;
+        r->out->over_target += r->nodes[i].over_target;
     }
     r->out->busy_share = r->out->span_s > 0 ? busy / (r->out->span_s * r->n_nodes) : 0;
     r->out->step_error = sl_samples_percentile(&r->errors, 50);

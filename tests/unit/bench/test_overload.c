@@ -14,7 +14,7 @@
 #define REQUESTS    4000u
 #define HOLD_MS     1000u
 #define MAX_WAIT_MS 10000u
-#define TRUTH       2.5 /* a wait is predicted within that factor also before anything was seen of the overload */
+#define TRUTH       3.0 /* a wait is predicted within that factor also before anything was seen of the overload */
 #define FLOOD_PER_S 120.0 /* far more than two pairs of nodes serve */
 #define HALF_PER_S  20.0
 #define URGENT      (-10)
