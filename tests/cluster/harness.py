@@ -155,8 +155,10 @@ class Cluster:
 
     def start_router(self):
         address, prefix = self.host("router")
+        # who waits at the router for its turn depends on measured prices; a test that wants it says so
+        at_once = [] if "--hold-ms" in self.router_options else ["--hold-ms", "0"]
         argv = [program("sluice-router"), "--listen", f"{address}:0", "--model", self.model, "--served-model-name", "tiny", "--register-url",
-                f"tcp://{address}:0", "--event-url", f"tcp://{address}:0", "--admin-url", self.admin, *PATIENT_ROUTER, *self.router_options]
+                f"tcp://{address}:0", "--event-url", f"tcp://{address}:0", "--admin-url", self.admin, *PATIENT_ROUTER, *at_once, *self.router_options]
         self.daemons["router"] = Daemon("router", argv, self.folder, prefix)
         self.register_port, self.event_port, self.http_port = router_ports(self.daemons["router"])
         self.url = f"http://{address}:{self.http_port}"
