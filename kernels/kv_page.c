@@ -1,46 +1,16 @@
-/* kernels/kv_page.c - geometry, size and digest of a KV page, the same on every device. */
-#include "common/base/digest.h"
+/* kernels/kv_page.c - geometry and size of a KV page, the same on every device. */
 #include "kernels/backend.h"
-
-size_t sl_kv_value_bytes(const struct sl_kv_geometry *g)
-{
-    return g->dtype == SL_Q8 ? g->head_dim : sl_dtype_row_bytes(g->dtype, g->head_dim);
-}
-
-size_t sl_kv_scale_bytes(const struct sl_kv_geometry *g)
-{
-    return g->dtype == SL_Q8 ? sizeof(float) : 0;
-}
-
-static size_t n_strips(const struct sl_kv_geometry *g)
-{
-    return (size_t)g->n_layers * 2 * g->n_kv_heads;
-}
 
 size_t sl_kv_page_bytes(const struct sl_kv_geometry *g)
 {
-    return n_strips(g) * g->page_tokens * (sl_kv_value_bytes(g) + sl_kv_scale_bytes(g));
-}
-
-uint64_t sl_kv_page_digest(const struct sl_kv_geometry *g, const void *page, uint32_t n_tokens)
-{
-    if (n_tokens == g->page_tokens)
-        return sl_digest64(page, sl_kv_page_bytes(g), 0);
-    /* the tokens' values and then their scales, strip by strip; the seed chains them, the count keeps 3
-     * tokens apart from 4 with a zero one */
-    const size_t parts[] = {sl_kv_value_bytes(g), sl_kv_scale_bytes(g)};
-    const unsigned char *p = page;
-    uint64_t h = n_tokens;
-    for (size_t i = 0; i < n_strips(g); i++)
-        for (size_t k = 0; k < 2 && parts[k] > 0; p += parts[k++] * g->page_tokens)
-            h = sl_digest64(p, parts[k] * n_tokens, h);
-    return h;
+    return (size_t)g->n_layers * 2 * g->n_kv_heads * g->page_tokens *
+           sl_dtype_row_bytes(g->dtype, g->head_dim);
 }
 
 enum sl_err sl_kv_geometry_check(const struct sl_kv_geometry *g, uint32_t n_pages, struct sl_why *why)
 {
-    if (g->dtype != SL_F16 && g->dtype != SL_BF16 && g->dtype != SL_F32 && g->dtype != SL_Q8)
-        return sl_why_set(why, SL_EUNSUPPORTED, "KV cannot be stored as %s; expected F16, BF16, F32 or Q8.",
+    if (g->dtype != SL_F16 && g->dtype != SL_BF16 && g->dtype != SL_F32)
+        return sl_why_set(why, SL_EUNSUPPORTED, "KV cannot be stored as %s; expected F16, BF16 or F32.",
                           sl_dtype_name(g->dtype));
     if (g->head_dim == 0 || g->head_dim % 2 != 0 || g->head_dim > SL_HEAD_DIM_MAX)
         return sl_why_set(why, SL_EUNSUPPORTED,

@@ -20,6 +20,7 @@
 #include "common/node/node_leg.h"
 #include "common/node/node_router.h"
 #include "common/node/node_stats.h"
+#include "kernels/backend.h"
 
 #define COMMANDS_AT_ONCE  64u
 #define MAX_COMMANDS      1024u
@@ -310,9 +311,26 @@ static void loading(void *arg, unsigned percent)
     sl_notify("STATUS=loading the model, %u %%\nEXTEND_TIMEOUT_USEC=%llu", percent, LOADING_PERCENT_US);
 }
 
+/* Before the model is loaded, which may take minutes. */
+static enum sl_err check_backend(const struct sl_node_conf *c, struct sl_why *why)
+{
+    const struct sl_backend_ops *ops;
+    enum sl_err err = sl_backend_find(c->backend, &ops, why);
+    if (err != SL_OK || !c->exact || !ops->inexact)
+        return err;
+    return sl_why_set(
+        why, SL_ECONFIG,
+        "backend = %s does not give a request the same bits in every batch, and exact is true; set "
+        "exact = false, or take backend = cuda-plain",
+        ops->name);
+}
+
 static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
 {
     const struct sl_node_conf *c = n->conf;
+    enum sl_err err = check_backend(c, why);
+    if (err != SL_OK)
+        return err;
     const struct sl_engine_conf ec = {
         .model_path = c->model,
         .backend = c->backend,

@@ -99,6 +99,59 @@ struct cu_attention_args {
  * alone. */
 void cu_attention_plain(struct cu_stream *s, uint32_t n_rows, const struct cu_attention_args *a);
 
+/* ---- cu_attention_tile.cu: attention on tensor cores, over lists of work made by cuda_plan.c ---- */
+
+/* Query rows of the heads that share a K and V head are the rows of one matrix: row p of a run is head p %
+ * group of its token p / group. A tile is some of them. */
+#define CU_SMALL_TILE 16u /* for decode rows: the block's warps share its rows and split the KV */
+#define CU_LARGE_TILE 64u /* for prompt chunks: a warp has 16 of the rows */
+#define CU_KV_BLOCK   64u /* positions that go through shared memory together */
+
+#define CU_NO_PARTIAL UINT32_MAX
+
+struct cu_item {
+    uint32_t tile; /* CU_SMALL_TILE or CU_LARGE_TILE */
+    uint32_t kv_head;
+    uint32_t first_row, first_pos; /* of the run: in the batch, and the position of that row */
+    uint32_t first_page;           /* of the run, in the page list */
+    uint32_t p0, n_p;              /* rows [p0, p0 + n_p) of the run's matrix */
+    uint32_t kv_begin, kv_end;     /* positions; kv_begin is a multiple of CU_KV_BLOCK */
+    uint32_t kv_first;             /* nothing in front of it may be read */
+    uint32_t partial;              /* row of the partial results that p0 has, or CU_NO_PARTIAL: all is here */
+};
+
+/* The partial results of one row and head, to be put together. */
+struct cu_merge {
+    uint32_t row, head;
+    uint32_t partial, stride, n; /* partial + i * stride, for i < n */
+};
+
+struct cu_tile_args {
+    struct cu_pages kv; /* bfloat16, head_dim 64 or 128 */
+    const uint32_t *page_list;
+    const uint32_t
+        *block_items; /* [n_blocks + 1]: items of block i are [block_items[i], block_items[i + 1]) */
+    const struct cu_item *items;
+    uint32_t n_heads, window;
+    float score_scale;
+    const float *qkv;
+    float *out;
+    float *partial_sums;   /* [., head_dim] not yet divided by the weight */
+    float *partial_scales; /* [., 2]: the greatest score, times log2(e), and the weight */
+};
+/* True when the tiles can do it. */
+int cu_attention_tile_fits(const struct cu_pages *kv);
+/* n_blocks: as many as the lists were made for; two fit a multiprocessor. */
+void cu_attention_tile(struct cu_stream *s, uint32_t n_blocks, const struct cu_tile_args *a);
+
+struct cu_merge_args {
+    const struct cu_merge *merges; /* [n] */
+    uint32_t n_heads, head_dim;
+    const float *partial_sums, *partial_scales;
+    float *out;
+};
+void cu_attention_merge(struct cu_stream *s, uint32_t n, const struct cu_merge_args *a);
+
 #ifdef __cplusplus
 }
 #endif

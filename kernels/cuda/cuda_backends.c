@@ -28,5 +28,5 @@ static enum sl_err open_plain(const struct sl_dev_conf *conf, struct sl_dev **ou
     .rope_kv = sl_cuda_rope_kv, .attention = sl_cuda_attention, .sync = sl_cuda_sync,                        \
     .parallel = sl_cuda_parallel
 
-const struct sl_backend_ops sl_backend_cuda = {SHARED_OPS, .name = "cuda", .open = open_fast};
+const struct sl_backend_ops sl_backend_cuda = {SHARED_OPS, .name = "cuda", .open = open_fast, .inexact = 1};
 const struct sl_backend_ops sl_backend_cuda_plain = {SHARED_OPS, .name = "cuda-plain", .open = open_plain};

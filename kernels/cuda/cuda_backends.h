@@ -5,7 +5,7 @@
 
 #include "kernels/backend.h"
 
-extern const struct sl_backend_ops sl_backend_cuda;       /* the fast kernels */
+extern const struct sl_backend_ops sl_backend_cuda;       /* the fast kernels: inexact */
 extern const struct sl_backend_ops sl_backend_cuda_plain; /* the plain ones: exact */
 
 #endif

@@ -26,6 +26,7 @@ void sl_cuda_sync(struct sl_dev *d)
     cu_sync(d->stream);
     d->batches.used = d->lists.used = 0;
     d->last_batch_bytes = 0;
+    d->tiles.sent_for = 0;
 }
 
 /* Offset of room for `bytes`; the rings start over, after a wait, when there is none left. */
@@ -47,12 +48,24 @@ static void ring_send(struct sl_dev *d, struct cuda_ring *r, size_t bytes)
     r->used += (bytes + RING_ALIGN - 1) & ~(RING_ALIGN - 1);
 }
 
+void sl_cuda_send_parts(struct sl_dev *d, struct cuda_part *parts, size_t n)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < n; i++)
+        all += parts[i].bytes + RING_ALIGN;
+    ring_room(d, &d->lists, all);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(d->lists.host + d->lists.used, parts[i].src, parts[i].bytes);
+        parts[i].sent = d->lists.device + d->lists.used;
+        ring_send(d, &d->lists, parts[i].bytes);
+    }
+}
+
 const void *sl_cuda_send(struct sl_dev *d, const void *src, size_t bytes)
 {
-    size_t at = ring_room(d, &d->lists, bytes + RING_ALIGN);
-    memcpy(d->lists.host + at, src, bytes);
-    ring_send(d, &d->lists, bytes);
-    return d->lists.device + at;
+    struct cuda_part part = {.src = src, .bytes = bytes};
+    sl_cuda_send_parts(d, &part, 1);
+    return part.sent;
 }
 
 struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b)
@@ -80,9 +93,11 @@ struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b)
         d->last_batch = at;
         d->last_batch_bytes = bytes;
         d->last_pages = rows_bytes;
+        d->n_batches++;
     }
     return (struct cuda_batch){(const struct cu_row *)(const void *)(ring->device + at),
-                               (const uint32_t *)(const void *)(ring->device + at + rows_bytes)};
+                               (const uint32_t *)(const void *)(ring->device + at + rows_bytes),
+                               d->n_batches};
 }
 
 enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_dev **out, struct sl_why *why)
@@ -103,6 +118,8 @@ enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_de
     e = ring_open(d, &d->batches, RING_BYTES);
     if (e == SL_OK)
         e = ring_open(d, &d->lists, RING_BYTES);
+    if (e == SL_OK)
+        e = sl_cuda_tiles_open(d);
     for (uint32_t i = 0; i < CUDA_ROPE_BASES && e == SL_OK; i++) {
         d->rope[i].frequency = cu_alloc(d->stream, SL_HEAD_DIM_MAX / 2 * sizeof(float));
         e = d->rope[i].frequency ? SL_OK : SL_ENOMEM;
@@ -111,6 +128,7 @@ enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_de
         sl_why_set(why, e, "The CUDA device has no memory left; is another process using it?");
         goto close;
     }
+    d->blaslt = plain ? NULL : cu_blaslt_open(d->stream);
     *out = d;
     return SL_OK;
 close:
@@ -125,6 +143,8 @@ void sl_cuda_close(struct sl_dev *d)
     if (d->stream) {
         ring_close(d, &d->batches);
         ring_close(d, &d->lists);
+        cu_blaslt_close(d->blaslt);
+        sl_cuda_tiles_close(d);
         cu_free(d->stream, d->acts);
         for (uint32_t i = 0; i < CUDA_ROPE_BASES; i++)
             cu_free(d->stream, d->rope[i].frequency);

@@ -9,7 +9,9 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_pool.h"
+#include "kernels/cuda/cu_blaslt.h"
 #include "kernels/cuda/cu_kernels.h"
+#include "kernels/cuda/cuda_plan.h"
 
 struct cuda_ring {
     uint8_t *host, *device; /* [bytes], the same offsets */
@@ -20,6 +22,7 @@ struct cuda_ring {
 struct cuda_batch {
     const struct cu_row *rows;
     const uint32_t *pages;
+    uint64_t number; /* from 1; the same as long as the batch is */
 };
 
 /* A model has one base, or one for local and one for global layers, and may scale each. */
@@ -32,6 +35,17 @@ struct cuda_rope_base {
     float *frequency;     /* [SL_HEAD_DIM_MAX / 2] device */
 };
 
+/* Attention over tiles: its plan, and the last one that was sent, for the layers of a batch. */
+struct cuda_tiles {
+    struct cuda_plan_shape shape; /* that plan has room for */
+    struct cuda_plan plan;
+    float *partial_sums, *partial_scales; /* device */
+    uint64_t sent_for;                    /* number of the batch it was sent for; 0 = none */
+    const struct cu_item *items;          /* the rest: device */
+    const struct cu_merge *merges;
+    const uint32_t *block_items;
+};
+
 struct sl_dev {
     struct cu_stream *stream;
     struct sl_cpu_pool *pool; /* for packing and sampling */
@@ -42,6 +56,9 @@ struct sl_dev {
     struct cuda_ring batches, lists;
     size_t last_batch, last_batch_bytes; /* in batches; 0 bytes = none since the ring started over */
     size_t last_pages;                   /* offset of the page list in it */
+    uint64_t n_batches;
+    struct cu_blaslt *blaslt; /* NULL = the plain product */
+    struct cuda_tiles tiles;
     struct cuda_rope_base rope[CUDA_ROPE_BASES];
     uint32_t rope_next;
 };
@@ -68,8 +85,15 @@ void sl_cuda_upload(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 void sl_cuda_download(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 void sl_cuda_sync(struct sl_dev *d);
 void sl_cuda_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
-/* Copies bytes of the host's to the device; they stay there until the end of the op. An op sends one list. */
+/* Copies bytes of the host's to the device, where they stay until the stream is waited for. An op sends once:
+ * a second time may wait, and so overwrite the first. */
 const void *sl_cuda_send(struct sl_dev *d, const void *src, size_t bytes);
+struct cuda_part {
+    const void *src;
+    size_t bytes;
+    const void *sent; /* out: where it is on the device */
+};
+void sl_cuda_send_parts(struct sl_dev *d, struct cuda_part *parts, size_t n);
 /* The batch on the device; what is the same as the last one is not sent again. */
 struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b);
 
@@ -85,7 +109,14 @@ void *sl_cuda_kv_host_base(struct sl_kv *kv);
 void sl_cuda_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
 void sl_cuda_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
 
+/* cuda_attention.c */
+enum sl_err sl_cuda_tiles_open(struct sl_dev *d);
+void sl_cuda_tiles_close(struct sl_dev *d);
+void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
+                       const struct sl_batch *b, const float *qkv, float *out);
+
 /* cuda_ops.c */
+struct cu_pages sl_cuda_pages(const struct sl_kv *kv, uint32_t layer);
 void sl_cuda_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
                    float *x);
 void sl_cuda_linear(struct sl_dev *d, const struct sl_linear *a);
@@ -93,7 +124,5 @@ void sl_cuda_norm_add(struct sl_dev *d, const float *y, const float *norm_w, flo
                       uint32_t n, float *x);
 void sl_cuda_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                      const struct sl_batch *b, float *qkv);
-void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
-                       const struct sl_batch *b, const float *qkv, float *out);
 
 #endif

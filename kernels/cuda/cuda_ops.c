@@ -2,8 +2,6 @@
  * kernels. */
 #include "kernels/cuda/cuda_dev.h"
 
-#include <math.h>
-
 void sl_cuda_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
                    float *x)
 {
@@ -39,7 +37,8 @@ void sl_cuda_linear(struct sl_dev *d, const struct sl_linear *a)
                                    .k = w->n_cols,
                                    .add = a->add};
         cu_prologue(d->stream, n, &p);
-        cu_matmul_plain(d->stream, &m);
+        if (!d->blaslt || !cu_blaslt_matmul(d->blaslt, &m))
+            cu_matmul_plain(d->stream, &m);
     }
 }
 
@@ -70,7 +69,7 @@ static const float *rope_frequency(struct sl_dev *d, const struct sl_attn_shape 
     return b->frequency;
 }
 
-static struct cu_pages pages_of(const struct sl_kv *kv, uint32_t layer)
+struct cu_pages sl_cuda_pages(const struct sl_kv *kv, uint32_t layer)
 {
     const struct sl_kv_geometry *g = &kv->g;
     size_t layer_bytes = kv->page_bytes / g->n_layers;
@@ -86,7 +85,7 @@ void sl_cuda_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const s
                      const struct sl_batch *b, float *qkv)
 {
     struct cuda_batch batch = sl_cuda_send_batch(d, b);
-    struct cu_rope_args a = {.kv = pages_of(kv, layer),
+    struct cu_rope_args a = {.kv = sl_cuda_pages(kv, layer),
                              .rows = batch.rows,
                              .page_list = batch.pages,
                              .frequency = rope_frequency(d, s),
@@ -98,20 +97,4 @@ void sl_cuda_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const s
                              .rope_dim = s->rope_dim,
                              .qkv = qkv};
     cu_rope_kv(d->stream, b->n_rows, &a);
-}
-
-void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
-                       const struct sl_batch *b, const float *qkv, float *out)
-{
-    struct cuda_batch batch = sl_cuda_send_batch(d, b);
-    struct cu_attention_args a = {.kv = pages_of(kv, layer),
-                                  .rows = batch.rows,
-                                  .page_list = batch.pages,
-                                  .n_heads = s->n_heads,
-                                  .window = s->window,
-                                  .score_scale =
-                                      s->score_scale != 0 ? s->score_scale : 1.0f / sqrtf((float)s->head_dim),
-                                  .qkv = qkv,
-                                  .out = out};
-    cu_attention_plain(d->stream, b->n_rows, &a);
 }

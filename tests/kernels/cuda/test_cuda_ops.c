@@ -259,12 +259,21 @@ static void what_it_cannot_take_is_refused_in_words(void **state)
     for_each_way(check_refusals);
 }
 
+static void only_the_plain_table_is_exact(void **state)
+{
+    (void)state;
+    assert_true(op_backend("cuda")->inexact);
+    assert_false(op_backend("cuda-plain")->inexact);
+    assert_false(op_backend("reference")->inexact);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_equals_reference),
         cmocka_unit_test(embed_gives_scaled_rows),
         cmocka_unit_test(norm_add_equals_reference),
+        cmocka_unit_test(only_the_plain_table_is_exact),
         cmocka_unit_test(what_it_cannot_take_is_refused_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
