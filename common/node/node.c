@@ -50,6 +50,8 @@ void sl_node_end_all(struct sl_node *n, enum sl_err code, const char *why)
 static void on_drain_end(void *arg)
 {
     struct sl_node *n = arg;
+    if (n->legs.n_active == 0)
+        return;
     SL_WARN("drain ran out of time, what runs is given back to the routers legs=%u", n->legs.n_active);
     sl_node_end_all(n, SL_EDRAINING, "the node had to stop");
 }
