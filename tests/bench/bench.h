@@ -25,7 +25,7 @@ void sl_bench_manual(const struct sl_bench_command *const *commands, FILE *out);
 void sl_bench_completion(const struct sl_bench_command *const *commands, FILE *out);
 
 extern const struct sl_bench_command sl_bench_agent, sl_bench_compare, sl_bench_engine, sl_bench_equal,
-    sl_bench_policies, sl_bench_replay, sl_bench_simulate, sl_bench_snapshot, sl_bench_speculation,
-    sl_bench_stall, sl_bench_steps, sl_bench_trace;
+    sl_bench_policies, sl_bench_replay, sl_bench_router, sl_bench_simulate, sl_bench_snapshot,
+    sl_bench_speculation, sl_bench_stall, sl_bench_steps, sl_bench_trace;
 
 #endif

@@ -19,6 +19,7 @@ static const struct sl_bench_command *const commands[] = {
     &sl_bench_agent,
     &sl_bench_simulate,
     &sl_bench_policies,
+    &sl_bench_router,
     &sl_bench_snapshot,
     &sl_bench_trace,
 #endif
