@@ -288,6 +288,12 @@ static void tell_hang(struct storm *s, struct rig_client *c, uint32_t n, const b
     fail_msg("seed %llu mode %d: requests hang", seed, mode);
 }
 
+/* So that most requests wait for their turn. */
+static void hold_soon(struct sl_flow_conf *conf)
+{
+    conf->hold_ms = 1;
+}
+
 static void run_storm(unsigned long long seed, int mode, uint32_t lose_percent, uint32_t refuse_percent)
 {
     static struct storm s;
@@ -296,8 +302,8 @@ static void run_storm(unsigned long long seed, int mode, uint32_t lose_percent, 
     s.lose_percent = lose_percent;
     s.refuse_percent = refuse_percent;
     s.restarts_left = lose_percent ? RESTARTS : 0;
-    rig_open(&s.r, mode, NULL);
-    static const char *const names[] = {"p0", "p1", "d0", "d1"};
+    rig_open(&s.r, mode, seed % 2 ? hold_soon : NULL);
+    static const char *const names[] = {"p0", "p1", "d0", "d1"}, *const keys[] = {NULL, "a", "b"};
     for (uint32_t i = 0; i < N_NODES; i++) {
         s.nodes[i].rig = rig_node(&s.r, names[i], i < 2);
         assert_true(rig_join(s.nodes[i].rig));
@@ -315,6 +321,8 @@ static void run_storm(unsigned long long seed, int mode, uint32_t lose_percent, 
             struct sl_gen_req *q = rig_request(&s.r, n_prompt[i]);
             q->tokens[0] = (int32_t)i;
             q->sampling.max_tokens = max_tokens[i];
+            q->key_name = keys[draw(&s, SL_COUNTOF(keys))];
+            q->priority = (int32_t)draw(&s, 3) - 1;
             if (draw(&s, 4) == 0)
                 q->split = draw(&s, n_prompt[i] + 1);
             rig_client(&c[i], &s.r);
