@@ -170,7 +170,11 @@ SL_MUST_CHECK enum sl_err sl_views_check(const struct sl_tensor_view *views, siz
 SL_MUST_CHECK enum sl_err sl_kv_geometry_check(const struct sl_kv_geometry *g, uint32_t n_pages,
                                                struct sl_why *why);
 
-/* Bytes of a page: n_layers * 2 * n_kv_heads * page_tokens * head_dim * element. */
+/* Bytes of one token's K or V of one head: its values, and its scale (0 where the type has none). */
+size_t sl_kv_value_bytes(const struct sl_kv_geometry *g);
+size_t sl_kv_scale_bytes(const struct sl_kv_geometry *g);
+
+/* Bytes of a page: n_layers * 2 * n_kv_heads * page_tokens * (values and scale). */
 size_t sl_kv_page_bytes(const struct sl_kv_geometry *g);
 
 /* Digest of the first n_tokens tokens of a page in host memory: independent of what lies behind them.

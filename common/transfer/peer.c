@@ -4,7 +4,10 @@
  * connection of the old one. A pair that does not match is refused in words and not dialled again for
  * SL_XFER_RETRY_MS.
  *
- *   dialled:   CONNECTING --HELLO sent--> HELLO --HELLO_ACK ok--> UP --closed--> CLOSED
+ * A connection that was lost is dialled again from here, ever more rarely: routers place nothing on a link
+ * that is down, so no request would do it.
+ *
+ *   dialled:   CONNECTING --HELLO sent--> HELLO --HELLO_ACK ok--> UP --closed--> CLOSED --retry--> CONNECTING
  *   accepted:  CONNECTING ------------HELLO received------------> UP --closed--> (freed)
  *
  * UCX notices a hung peer late or never while data is in flight, so every side pings and force-closes what
@@ -22,17 +25,24 @@ static struct sl_kv_hello my_hello(const struct sl_xfer *x)
     return (struct sl_kv_hello){SL_KV_PROTOCOL, x->conf.self};
 }
 
+static void take_connection(struct sl_peer *p, struct sl_conn *c)
+{
+    p->conn = c;
+    p->state = SL_PEER_CONNECTING;
+    p->probing = false;
+    p->connect_since_ms = p->last_heard_ms = sl_now_ms();
+    snprintf(p->transport, sizeof p->transport, "%s", p->x->ops->transport(c));
+    p->x->ops->set_user(c, p);
+}
+
 static struct sl_peer *peer_new(struct sl_xfer *x, struct sl_conn *c, bool dialled)
 {
     struct sl_peer *p = sl_xcalloc(1, sizeof *p);
     p->x = x;
-    p->conn = c;
     p->dialled = dialled;
-    p->state = SL_PEER_CONNECTING;
-    p->connect_since_ms = p->last_heard_ms = sl_now_ms();
     p->max_inflight_bytes = SL_XFER_MAX_INFLIGHT;
-    snprintf(p->transport, sizeof p->transport, "%s", x->ops->transport(c));
-    x->ops->set_user(c, p);
+    p->retry_wait_ms = SL_XFER_RETRY_MS;
+    take_connection(p, c);
     sl_list_add_tail(&x->peers, &p->node);
     x->n_peers++;
     return p;
@@ -176,6 +186,42 @@ void sl_peer_accept(struct sl_xfer *x, struct sl_conn *c)
     peer_new(x, c, false);
 }
 
+static void back_off(struct sl_peer *p)
+{
+    uint64_t now = sl_now_ms();
+    if (!p->down_since_ms)
+        p->down_since_ms = now;
+    p->retry_ms = now + p->retry_wait_ms;
+    p->retry_wait_ms =
+        p->retry_wait_ms < SL_XFER_RETRY_MAX_MS / 2 ? p->retry_wait_ms * 2 : SL_XFER_RETRY_MAX_MS;
+}
+
+static void came_up(struct sl_peer *p)
+{
+    p->state = SL_PEER_UP;
+    p->down_since_ms = 0;
+    p->retry_wait_ms = SL_XFER_RETRY_MS;
+    p->why[0] = 0;
+}
+
+/* A lost peer is tried again, or forgotten: p may be gone after this. One that said goodbye comes back as
+ * another start, one that refused the pair would do so again. */
+static void try_again(struct sl_peer *p, uint64_t now)
+{
+    struct sl_conn *c;
+    struct sl_why why = {0};
+    if (p->refused || p->bye || !sl_xfer_due(p->x, p->retry_ms, now))
+        return;
+    if (now - p->down_since_ms > SL_XFER_FORGET_MS) {
+        sl_peer_free(p);
+    } else if (p->x->ops->connect(p->x->link, p->ref.address, &c, &why) == SL_OK) {
+        take_connection(p, c);
+        say_hello(p);
+    } else {
+        back_off(p);
+    }
+}
+
 void sl_peer_closed(struct sl_peer *p)
 {
     struct sl_xfer *x = p->x;
@@ -183,7 +229,7 @@ void sl_peer_closed(struct sl_peer *p)
     x->ops->set_user(p->conn, NULL);
     p->conn = NULL;
     p->state = SL_PEER_CLOSED;
-    p->retry_ms = sl_now_ms() + SL_XFER_RETRY_MS;
+    back_off(p);
     if (was_up && !p->bye && !atomic_load(&x->stop))
         SL_WARN("peer lost peer=%s why=\"%s\"", p->ref.name, p->why[0] ? p->why : "its connection broke");
     sl_send_peer_gone(x, p, p->refused ? SL_EMISMATCH : SL_EPEER, p->why[0] ? p->why : "the peer is gone");
@@ -229,7 +275,7 @@ static void take_hello(struct sl_peer *p, const struct sl_kv_header *h, const vo
     if (e)
         return;
     fence_others(p);
-    p->state = SL_PEER_UP;
+    came_up(p);
     SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
 }
 
@@ -330,7 +376,7 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
         return;
     }
     fence_others(p);
-    p->state = SL_PEER_UP;
+    came_up(p);
     SL_INFO("peer connected peer=%s direction=out transport=\"%s\"", p->ref.name, p->transport);
     sl_send_peer_up(x, p);
     if (x->conf.link_test)
@@ -382,8 +428,11 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
 void sl_peer_tick(struct sl_peer *p, uint64_t now, uint64_t late)
 {
     const struct sl_xfer_conf *c = &p->x->conf;
-    if (!p->conn)
+    if (!p->conn) {
+        if (p->dialled)
+            try_again(p, now);
         return;
+    }
     p->connect_since_ms = sl_heard_ms(p->connect_since_ms, late, now);
     p->last_heard_ms = sl_heard_ms(p->last_heard_ms, late, now);
     if (p->state != SL_PEER_UP) {
@@ -418,7 +467,7 @@ void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out)
     snprintf(out->transport, sizeof out->transport, "%s", p->transport);
     bool tested = p->bytes_per_s > 0 || !p->x->conf.link_test;
     out->state = p->refused                           ? "refused"
-                 : p->state == SL_PEER_CLOSED         ? "down"
+                 : p->down_since_ms                   ? "down"
                  : p->degraded_until_ms > sl_now_ms() ? "degraded"
                  : p->state == SL_PEER_UP && tested   ? "up"
                                                       : "testing";

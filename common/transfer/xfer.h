@@ -21,9 +21,11 @@
 #define SL_XFER_INFLIGHT_MS  250u        /* as many as the measured rate moves in this time */
 #define SL_XFER_MESSAGES     4u  /* one message has 1/4 of them at most, 4 MiB on a fast link, or one page */
 #define SL_XFER_TICK_MS      20u /* how late a deadline or heartbeat may be noticed */
-#define SL_XFER_IDLE_MS      1000u      /* longest time without a tick */
-#define SL_XFER_MAX_REJECTS  2u         /* the first is sent again, the second ends the session */
-#define SL_XFER_RETRY_MS     1000u      /* before a peer that refused the pair is dialled again */
+#define SL_XFER_IDLE_MS      1000u  /* longest time without a tick */
+#define SL_XFER_MAX_REJECTS  2u     /* the first is sent again, the second ends the session */
+#define SL_XFER_RETRY_MS     1000u  /* before a peer that was lost or refused the pair is dialled again ... */
+#define SL_XFER_RETRY_MAX_MS 30000u /* ... doubled each time up to this ... */
+#define SL_XFER_FORGET_MS    600000u    /* ... until it has been away for this long */
 #define SL_XFER_PROBE_BYTES  (2u << 20) /* payload of the bandwidth probe */
 #define SL_XFER_PROBE_ROUNDS 5u         /* small round trips of the latency probe; the fastest counts ... */
 #define SL_XFER_PROBE_LARGE  2u         /* ... and large ones; the first also grows socket buffers */
@@ -41,6 +43,8 @@ struct sl_peer {
     bool dialled, bye, refused;
     struct sl_xfer_peer ref; /* who we want (dialled) or who said HELLO */
     uint64_t last_heard_ms, next_ping_ms, retry_ms, connect_since_ms, degraded_until_ms;
+    uint64_t down_since_ms; /* 0 = not lost since it was up */
+    uint32_t retry_wait_ms;
     uint64_t inflight_bytes, max_inflight_bytes;
     /* link test */
     uint32_t probe_round;

@@ -9,22 +9,15 @@
  * arguments and results of these products as zero (MXCSR), which is what vdpbf16ps does. The products are
  * therefore functions of their own, not inlined: the compiler may move arithmetic across a change of MXCSR,
  * but not across a call. */
-#include <immintrin.h>
+#include "kernels/cpu/attention_avx2.h"
 
-#include "kernels/cpu/attention_tile.h"
+#include <string.h>
 #include "kernels/cpu/isa_avx2.h"
 #include "kernels/cpu/vmath_avx2.h"
 
-#define BLK              SL_ATTN_BLOCK
 #define ROWS             6u      /* rows at a time: x 2 vectors of sums, 12 registers */
 #define FEW              3u      /* rows at a time with 4 vectors each */
 #define FLUSH_SUBNORMALS 0x8040u /* MXCSR: flush to zero, denormals are zeros */
-#define INLINE           static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 INLINE __m256 to_floats(enum sl_dtype type, __m128i halves)
 {
@@ -351,16 +344,6 @@ INLINE void values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t
         value_rows(IN_PAGES, type, 1, s, &v, r, 0, n + r);
 }
 
-/* Lanes of all ones at the positions in [first, n) of the 8 from i on. */
-INLINE __m256 between(uint32_t i, uint32_t first, uint32_t n)
-{
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32((int)i));
-    __m256i low = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)first), at);
-    __m256i high = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), at);
-    return _mm256_castsi256_ps(_mm256_andnot_si256(low, high));
-}
-
 INLINE __m256 round_bf16(__m256 x)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(sl_v8_to_bf16(x), 16));
@@ -473,6 +456,10 @@ static void attend_block(const struct sl_attn_tile *t, const struct sl_attn_scra
     uint32_t hd = t->shape->head_dim;
     prefetch_rows(next->k, next->n, (uint32_t)t->kv->token_bytes);
     prefetch_rows(next->v, next->n, (uint32_t)t->kv->token_bytes);
+    if (t->kv->g.dtype == SL_Q8) {
+        sl_avx2_q8_block(s, r, end, hd, seen, b);
+        return;
+    }
     struct sl_attn_block wide;
     if (hd % 16 != 0) {
         widen_rows(s, (uint32_t)t->kv->token_bytes, b, &wide);
@@ -486,9 +473,15 @@ static void attend_block(const struct sl_attn_tile *t, const struct sl_attn_scra
         attend_f32(s, r, end, hd, seen, b);
 }
 
-static void load_query(const float *q, uint32_t hd, float scale, enum sl_dtype type, float *to)
+static void load_query(const float *q, uint32_t hd, float scale, enum sl_dtype type,
+                       const struct sl_attn_scratch *s, uint32_t r)
 {
+    float *to = s->q + (size_t)r * sl_attn_width(hd);
     uint32_t i = 0;
+    if (type == SL_Q8) {
+        sl_avx2_q8_query(q, hd, scale, s, r);
+        return;
+    }
     for (; i + 8 <= hd; i += 8) {
         __m256 v = _mm256_mul_ps(_mm256_loadu_ps(q + i), _mm256_set1_ps(scale));
         _mm256_store_ps(to + i, type == SL_BF16 ? round_bf16(v) : v);

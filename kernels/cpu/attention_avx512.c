@@ -4,6 +4,7 @@
 #include "kernels/cpu/attention_avx512.h"
 
 #include <float.h>
+#include "kernels/cpu/q8.h"
 
 /* Before the first score of a segment. Not -inf, whose difference to the -inf of what a row does not see is
  * NaN. */
@@ -19,6 +20,41 @@ static int is_few(const struct sl_attn_tile *t)
     return t->j1 - t->j0 <= ROWS;
 }
 
+static int is_q8(const struct sl_attn_tile *t)
+{
+    return t->kv->g.dtype == SL_Q8;
+}
+
+/* Row r in two parts of int8, x = 128 * high + low: high [width], low [width]. As K is taken with 128 added,
+ * so that it is unsigned, a score starts from -128 * sum(x). */
+static void quantise_query(const float *q, uint32_t hd, __m512 scale, const struct sl_attn_scratch *s,
+                           uint32_t r)
+{
+    const __m512 top = _mm512_set1_ps(SL_Q8_QUERY), bottom = _mm512_set1_ps(-SL_Q8_QUERY);
+    uint32_t width = sl_attn_width(hd);
+    int8_t *to = (int8_t *)(s->q + (size_t)r * width);
+    __m512 sizes = _mm512_setzero_ps();
+    __m512i sum = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < hd; i += LANES) {
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes(i, hd), q + i), scale);
+        sizes = _mm512_max_ps(_mm512_abs_ps(v), sizes); /* the second operand where one is NaN */
+    }
+    float most = _mm512_reduce_max_ps(sizes);
+    __m512 up = _mm512_set1_ps(sl_q8_up(most, SL_Q8_QUERY));
+    for (uint32_t i = 0; i < hd; i += LANES) {
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes(i, hd), q + i), scale);
+        v = _mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(v, up), top), bottom);
+        __m512i x = _mm512_cvtps_epi32(v);
+        __m512i high = _mm512_srai_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(64)), 7);
+        __m512i low = _mm512_sub_epi32(x, _mm512_slli_epi32(high, 7));
+        sum = _mm512_add_epi32(sum, x);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm512_cvtepi32_epi8(high));
+        _mm_storeu_si128((__m128i *)(void *)(to + width + i), _mm512_cvtepi32_epi8(low));
+    }
+    s->q_scale[r] = sl_q8_scale(most, SL_Q8_QUERY);
+    s->q_start[r] = -128 * _mm512_reduce_add_epi32(sum);
+}
+
 /* Rows of words, scaled, [n_rows][width]. */
 static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
@@ -28,6 +64,10 @@ static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scra
         const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
                          (size_t)(t->kv_head * t->group + j % t->group) * hd;
         float *to = s->q + (size_t)(j - t->j0) * width;
+        if (is_q8(t)) {
+            quantise_query(q, hd, scale, s, j - t->j0);
+            continue;
+        }
         for (uint32_t i = 0; i < hd; i += LANES) {
             __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes(i, hd), q + i), scale);
             if (is_pairs(t))
@@ -100,6 +140,16 @@ static void gather(const struct sl_attn_tile *t, uint32_t pos, uint32_t which, f
         rows[g] = base + g * LANES * b->stride;
 }
 
+/* The scales of the positions that gather() took. */
+static void gather_scales(const struct sl_attn_tile *t, uint32_t pos, uint32_t which, float *to,
+                          struct sl_avx512_block *b)
+{
+    for (uint32_t i = b->first; i < b->n; i++)
+        memcpy(&to[i], sl_kv_scale_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i), sizeof *to);
+    for (uint32_t g = 0; g < BLK / LANES; g++)
+        (which == 0 ? b->k_scale : b->v_scale)[g] = (uint8_t *)(to + (size_t)g * LANES);
+}
+
 /* The position of row r of the tile, the last it sees. */
 static uint32_t row_pos(const struct sl_attn_tile *t, uint32_t r)
 {
@@ -126,6 +176,10 @@ static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop
         uint32_t at = g * LANES < b->n ? pos + g * LANES : pos; /* what is not there may still be asked for */
         b->k[g] = sl_kv_at(t->kv, t->run, t->layer, 0, t->kv_head, at);
         b->v[g] = sl_kv_at(t->kv, t->run, t->layer, 1, t->kv_head, at);
+        if (is_q8(t)) {
+            b->k_scale[g] = sl_kv_scale_at(t->kv, t->run, t->layer, 0, t->kv_head, at);
+            b->v_scale[g] = sl_kv_scale_at(t->kv, t->run, t->layer, 1, t->kv_head, at);
+        }
     }
 }
 
@@ -136,10 +190,15 @@ static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratc
     uint32_t width = sl_attn_width(t->shape->head_dim);
     if (in_place(t))
         return;
-    b->type = is_pairs(t) ? SL_BF16 : SL_F32;
-    b->stride = width * (is_pairs(t) ? sizeof(uint16_t) : sizeof(float));
+    if (b->type == SL_F16)
+        b->type = SL_F32;
+    b->stride = width * (is_q8(t) ? sizeof(int8_t) : is_pairs(t) ? sizeof(uint16_t) : sizeof(float));
     gather(t, pos, 0, s->rows, b);
     gather(t, pos, 1, s->rows + (size_t)BLK * width, b);
+    if (is_q8(t)) {
+        gather_scales(t, pos, 0, s->k_scale, b);
+        gather_scales(t, pos, 1, s->v_scale, b);
+    }
 }
 
 /* The first block of the tile that one of its rows sees. */
@@ -265,8 +324,8 @@ void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scra
     uint32_t stop = t->seg1 * SL_ATTN_SEG < last + 1 ? t->seg1 * SL_ATTN_SEG : last + 1;
     load_queries(t, s);
     if (!is_few(t))
-        transpose(s->q, width, whole_vectors(n_rows), whole_vectors(words_of(is_pairs(t), hd)), s->q_t,
-                  SL_ATTN_QROWS);
+        transpose(s->q, width, whole_vectors(n_rows),
+                  whole_vectors(is_q8(t) ? 2 * width / 4 : words_of(is_pairs(t), hd)), s->q_t, SL_ATTN_QROWS);
     memset(s->total, 0, (size_t)n_rows * width * sizeof *s->total);
     for (uint32_t r = 0; r < n_rows; r++) {
         s->total_m[r] = -INFINITY;

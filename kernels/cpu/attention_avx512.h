@@ -26,10 +26,11 @@
 struct sl_avx512_block {
     uint32_t n;         /* positions */
     uint32_t first;     /* the first that a row of the tile sees */
-    enum sl_dtype type; /* of its rows: SL_BF16, SL_F32, or SL_F16, which only the few take */
+    enum sl_dtype type; /* of its rows: SL_BF16, SL_F32, SL_Q8, or SL_F16, which only the few take */
     size_t stride;
     uint32_t row_bytes; /* to ask for ahead */
     const uint8_t *k[BLK / LANES], *v[BLK / LANES];
+    const uint8_t *k_scale[BLK / LANES], *v_scale[BLK / LANES]; /* float32, of any alignment; SL_Q8 only */
 };
 
 /* Position i of K or V. */
@@ -49,6 +50,10 @@ struct sl_avx512_seen {
 void sl_avx512_attn_few(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
                         const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
                         const struct sl_avx512_block *next);
+/* The same for SL_Q8. */
+void sl_avx512_attn_few_q8(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                           const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                           const struct sl_avx512_block *next);
 /* A block for a tile of any number of rows; queries in s->q_t, output in s->acc_t. */
 void sl_avx512_attn_many(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
                          const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
@@ -58,6 +63,12 @@ void sl_avx512_attn_many(const struct sl_attn_scratch *s, uint32_t n_rows, uint3
 static inline __mmask16 lanes(uint32_t i, uint32_t n)
 {
     return i >= n ? 0 : n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+}
+
+/* The lanes in [first, n) of the 16 from i on. */
+static inline __mmask16 between(uint32_t i, uint32_t first, uint32_t n)
+{
+    return (__mmask16)(lanes(i, n) & ~lanes(i, first));
 }
 
 /* 32-bit words of a row of hd elements. */

@@ -64,12 +64,6 @@ INLINE void score(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratc
         _mm512_store_ps(s->s + (size_t)row * BLK + i, x[row]);
 }
 
-/* The lanes in [first, n) of the 16 from i on. */
-INLINE __mmask16 between(uint32_t i, uint32_t first, uint32_t n)
-{
-    return (__mmask16)(lanes(i, n) & ~lanes(i, first));
-}
-
 /* Softmax of the 64 scores in row r of s->s against positions [first, n): m, l and keep, and p in place of
  * the scores; for pairs as bfloat16 in the first half of the row, and rounded before it is summed. */
 INLINE void softmax(int pairs, const struct sl_attn_scratch *s, uint32_t r, uint32_t first, uint32_t n)
@@ -301,6 +295,8 @@ void sl_avx512_attn_few(const struct sl_attn_scratch *s, uint32_t n_rows, uint32
 {
     if (b->type == SL_BF16)
         attend_rows(SL_BF16, s, n_rows, hd, seen, b, next);
+    else if (b->type == SL_Q8)
+        sl_avx512_attn_few_q8(s, n_rows, hd, seen, b, next);
     else if (b->type == SL_F16)
         attend_rows(SL_F16, s, n_rows, hd, seen, b, next);
     else

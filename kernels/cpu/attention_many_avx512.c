@@ -7,21 +7,7 @@
  *
  * A block that all rows see is computed without masks. Else a row's lane is masked at every product with V
  * that it does not see: it keeps its bits, whatever lies there. */
-#include "kernels/cpu/attention_avx512.h"
-
-#define GROUP 3u /* vectors of rows at a time: x 8 sums of each, 24 registers */
-#define DEEP  8u /* positions of K, or elements of V, at a time; twice that for one vector */
-#define SPAN  (GROUP * LANES)
-
-/* The rows [first, first + LANES * vecs) of a tile against a block. */
-struct group {
-    const struct sl_attn_scratch *s;
-    const struct sl_avx512_seen *seen;
-    const struct sl_avx512_block *block, *next;
-    uint32_t first, hd, lo, hi; /* positions [lo, hi) are seen by some row */
-    int whole;                  /* all rows see all 64 */
-    int loads;                  /* the first of the block: copies V, asks for the next block */
-};
+#include "kernels/cpu/attention_many_avx512.h"
 
 static __attribute__((noinline)) void copy_v_f32(const struct sl_attn_scratch *s, uint32_t hd,
                                                  const struct sl_avx512_block *b)
@@ -62,24 +48,8 @@ static __attribute__((noinline)) void copy_v_pairs(const struct sl_attn_scratch 
         copy_pair(row_at(b->v, b->stride, i), NULL, hd, s->v + (size_t)(i / 2) * width);
 }
 
-/* While positions [i, i + DEEP) are scored: asks for the same of the next block, and for V of this one
- * nearer. Piece by piece, since in one go the requests would fill the core's miss buffers and hold up the
- * loads behind them. */
-INLINE void prefetch(const struct sl_avx512_block *b, const struct sl_avx512_block *next, uint32_t i)
-{
-    for (uint32_t j = i; j < i + DEEP; j++) {
-        const uint8_t *k = row_at(next->k, next->stride, j), *v = row_at(next->v, next->stride, j);
-        for (uint32_t at = 0; at < next->row_bytes; at += 64) {
-            _mm_prefetch(k + at, _MM_HINT_T1);
-            _mm_prefetch(v + at, _MM_HINT_T1);
-        }
-        for (uint32_t at = 0; at < b->row_bytes; at += 64)
-            _mm_prefetch(row_at(b->v, b->stride, j) + at, _MM_HINT_T0);
-    }
-}
-
 /* Scores of positions [i, i + DEEP) into s->s [BLK][SPAN]. */
-INLINE void score(int pairs, uint32_t vecs, const struct group *g, uint32_t i)
+INLINE void score(int pairs, uint32_t vecs, const struct sl_avx512_group *g, uint32_t i)
 {
     const float *q = g->s->q_t + g->first;
     const size_t stride = g->block->stride;
@@ -112,48 +82,6 @@ INLINE void score(int pairs, uint32_t vecs, const struct group *g, uint32_t i)
     }
 }
 
-INLINE __mmask16 seen_at(__m512i first, __m512i n, uint32_t i)
-{
-    __m512i pos = _mm512_set1_epi32((int32_t)i);
-    return _mm512_mask_cmpgt_epi32_mask(_mm512_cmple_epi32_mask(first, pos), n, pos);
-}
-
-/* The greatest score of each row of vector v; what a row does not see becomes -inf. */
-INLINE __m512 greatest(const struct group *g, uint32_t v)
-{
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    float *x = g->s->s + LANES * v;
-    __m512 most[4] = {none, none, none, none};
-    if (g->whole) {
-        for (uint32_t i = 0; i < BLK; i += 4) {
-            UNROLL
-            for (uint32_t c = 0; c < 4; c++)
-                most[c] = _mm512_max_ps(_mm512_load_ps(x + (size_t)(i + c) * SPAN), most[c]);
-        }
-    } else {
-        __m512i first = _mm512_load_si512(g->seen->first + g->first + LANES * v);
-        __m512i n = _mm512_load_si512(g->seen->n + g->first + LANES * v);
-        for (uint32_t i = 0; i < BLK; i++) {
-            __m512 s = _mm512_mask_mov_ps(none, seen_at(first, n, i), _mm512_load_ps(x + (size_t)i * SPAN));
-            _mm512_store_ps(x + (size_t)i * SPAN, s);
-            most[0] = _mm512_max_ps(s, most[0]);
-        }
-    }
-    return _mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3]));
-}
-
-/* Adds a[i + step] to a[i], step 8, 4, 2, 1. */
-INLINE __m512 sum_of(__m512 a[LANES])
-{
-    UNROLL
-    for (uint32_t step = LANES / 2; step > 0; step /= 2) {
-        UNROLL
-        for (uint32_t i = 0; i < step; i++)
-            a[i] = _mm512_add_ps(a[i], a[i + step]);
-    }
-    return a[0];
-}
-
 /* p of positions i and i + 1 as words into to; *even and *odd are what is summed. */
 INLINE void weigh_pair(const float *x, __m512 m, float *to, __m512 *even, __m512 *odd)
 {
@@ -168,7 +96,7 @@ INLINE void weigh_pair(const float *x, __m512 m, float *to, __m512 *even, __m512
 }
 
 /* p of vector v into s->p [BLK or BLK / 2][SPAN]; their sum in the order of cpu_attention.c. */
-INLINE __m512 weigh(int pairs, const struct group *g, uint32_t v, __m512 m)
+INLINE __m512 weigh(int pairs, const struct sl_avx512_group *g, uint32_t v, __m512 m)
 {
     const float *x = g->s->s + LANES * v;
     float *to = g->s->p + LANES * v;
@@ -195,7 +123,7 @@ INLINE __m512 weigh(int pairs, const struct group *g, uint32_t v, __m512 m)
 }
 
 /* True when a row's maximum grew, so that its output has to be scaled. */
-INLINE int softmax(int pairs, const struct group *g, uint32_t v)
+INLINE int softmax(int pairs, const struct sl_avx512_group *g, uint32_t v)
 {
     uint32_t r = g->first + LANES * v;
     __m512 old = _mm512_load_ps(g->s->m + r), most = greatest(g, v), m = _mm512_max_ps(most, old);
@@ -215,7 +143,7 @@ INLINE __m512 multiply_masked(int pairs, __m512 acc, __mmask16 mask, __m512i a, 
 }
 
 /* Lanes that see all of word k; for pairs also those that see its first half only, and its second. */
-INLINE void masks_of(int pairs, const struct group *g, uint32_t v, uint32_t k, __mmask16 mask[3])
+INLINE void masks_of(int pairs, const struct sl_avx512_group *g, uint32_t v, uint32_t k, __mmask16 mask[3])
 {
     __m512i first = _mm512_load_si512(g->seen->first + g->first + LANES * v);
     __m512i n = _mm512_load_si512(g->seen->n + g->first + LANES * v);
@@ -231,8 +159,8 @@ INLINE void masks_of(int pairs, const struct group *g, uint32_t v, uint32_t k, _
 }
 
 /* Elements [d, d + deep) of the output. */
-INLINE void values(int pairs, int whole, uint32_t vecs, uint32_t deep, const struct group *g, int rescale,
-                   uint32_t d)
+INLINE void values(int pairs, int whole, uint32_t vecs, uint32_t deep, const struct sl_avx512_group *g,
+                   int rescale, uint32_t d)
 {
     uint32_t width = sl_attn_width(g->hd), end = pairs ? (g->hi + 1) / 2 : g->hi,
              k = pairs ? g->lo / 2 : g->lo;
@@ -294,17 +222,17 @@ INLINE void values(int pairs, int whole, uint32_t vecs, uint32_t deep, const str
 }
 
 /* Not inlined: their constants would push the sums of the products out of their registers. */
-static __attribute__((noinline)) int softmax_pairs(const struct group *g, uint32_t v)
+static __attribute__((noinline)) int softmax_pairs(const struct sl_avx512_group *g, uint32_t v)
 {
     return softmax(1, g, v);
 }
 
-static __attribute__((noinline)) int softmax_f32(const struct group *g, uint32_t v)
+static __attribute__((noinline)) int softmax_f32(const struct sl_avx512_group *g, uint32_t v)
 {
     return softmax(0, g, v);
 }
 
-INLINE void attend(int pairs, uint32_t vecs, const struct group *g)
+INLINE void attend(int pairs, uint32_t vecs, const struct sl_avx512_group *g)
 {
     const uint32_t deep = vecs == 1 ? 2 * DEEP : DEEP;
     int rescale = 0;
@@ -327,7 +255,7 @@ INLINE void attend(int pairs, uint32_t vecs, const struct group *g)
     }
 }
 
-static void attend_pairs(const struct group *g, uint32_t vecs)
+static void attend_pairs(const struct sl_avx512_group *g, uint32_t vecs)
 {
     switch (vecs) {
     case 1:
@@ -341,7 +269,7 @@ static void attend_pairs(const struct group *g, uint32_t vecs)
     }
 }
 
-static void attend_f32(const struct group *g, uint32_t vecs)
+static void attend_f32(const struct sl_avx512_group *g, uint32_t vecs)
 {
     switch (vecs) {
     case 1:
@@ -356,7 +284,7 @@ static void attend_f32(const struct group *g, uint32_t vecs)
 }
 
 /* What the rows of the group see; false when it is nothing. */
-static int look(struct group *g, uint32_t n_rows)
+static int look(struct sl_avx512_group *g, uint32_t n_rows)
 {
     const int32_t *first = g->seen->first + g->first, *n = g->seen->n + g->first;
     if (g->seen->whole) {
@@ -386,12 +314,14 @@ void sl_avx512_attn_many(const struct sl_attn_scratch *s, uint32_t n_rows, uint3
     int loaded = 0;
     for (uint32_t v = 0; v < vectors;) {
         uint32_t left = vectors - v, vecs = left == 4 || left == 2 ? 2 : left >= GROUP ? GROUP : 1;
-        struct group g = {
+        struct sl_avx512_group g = {
             .s = s, .seen = seen, .block = b, .next = next, .first = v * LANES, .hd = hd, .loads = !loaded};
         uint32_t rows = n_rows - g.first;
         if (look(&g, rows < vecs * LANES ? rows : vecs * LANES)) {
             if (b->type == SL_BF16)
                 attend_pairs(&g, vecs);
+            else if (b->type == SL_Q8)
+                sl_avx512_attn_group_q8(&g, vecs);
             else
                 attend_f32(&g, vecs);
             loaded = 1;

@@ -20,6 +20,10 @@ static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratc
                        uint32_t n)
 {
     uint32_t hd = t->shape->head_dim;
+    if (t->kv->g.dtype == SL_Q8) {
+        sl_portable_q8_load(t, s, pos, n);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         load_row(sl_kv_at(t->kv, t->run, t->layer, 0, t->kv_head, pos + i), t->kv->g.dtype, hd, BLK,
                  s->k + i);
@@ -40,13 +44,17 @@ static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scra
     for (uint32_t j = t->j0; j < t->j1; j++) {
         const float *q = t->qkv + (t->run->first_row + j / t->group) * t->qkv_stride +
                          (size_t)(t->kv_head * t->group + j % t->group) * hd;
+        if (t->kv->g.dtype == SL_Q8) {
+            sl_portable_q8_query(q, hd, scale, s, j - t->j0);
+            continue;
+        }
         for (uint32_t i = 0; i < hd; i++)
             s->q[(size_t)(j - t->j0) * hd + i] =
                 t->kv->g.dtype == SL_BF16 ? round_bf16(q[i] * scale) : q[i] * scale;
     }
 }
 
-static float sum_block(const float *p)
+float sl_portable_attn_sum(const float p[BLK])
 {
     float a[16];
     for (int i = 0; i < 16; i++)
@@ -92,8 +100,13 @@ static void add_values_bf16(const float *p, const float *v, uint32_t first, uint
 
 /* Row r of the tile against positions [first, n) of the loaded block. */
 static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t first, uint32_t n, uint32_t hd,
-                         int bf16)
+                         enum sl_dtype type)
 {
+    if (type == SL_Q8) {
+        sl_portable_q8_attend(s, r, first, n, hd);
+        return;
+    }
+    const int bf16 = type == SL_BF16;
     const float *q = s->q + (size_t)r * hd;
     float *acc = s->acc + (size_t)r * hd, p[BLK] = {0}, most = -INFINITY;
     (bf16 ? score_bf16 : score_f32)(q, s->k, hd, p);
@@ -104,7 +117,7 @@ static void attend_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t f
         float t = i >= first && i < n ? p[i] - m : -INFINITY;
         p[i] = bf16 ? round_bf16(sl_exp2_coarse(t)) : sl_exp2(t);
     }
-    s->l[r] = sl_fma(s->l[r], keep, sum_block(p));
+    s->l[r] = sl_fma(s->l[r], keep, sl_portable_attn_sum(p));
     s->m[r] = m;
     for (uint32_t d = 0; d < hd; d++)
         acc[d] = bf16 ? sl_bf16_flush(acc[d] * keep) : acc[d] * keep;
@@ -154,7 +167,7 @@ void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_sc
                 uint32_t first = sl_attn_first_seen(t->shape, own);
                 if (own >= pos && first < pos + BLK)
                     attend_block(s, r, first > pos ? first - pos : 0,
-                                 own - pos + 1 < BLK ? own - pos + 1 : BLK, hd, t->kv->g.dtype == SL_BF16);
+                                 own - pos + 1 < BLK ? own - pos + 1 : BLK, hd, t->kv->g.dtype);
             }
         }
         for (uint32_t r = 0; r < n; r++) {

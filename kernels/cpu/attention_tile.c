@@ -24,12 +24,26 @@ static void find_rows(const struct sl_attn_tile *t, uint32_t which, uint32_t pos
         rows[i] = rows[n - 1];
 }
 
+/* And of their scales. */
+static void find_scales(const struct sl_attn_tile *t, uint32_t which, uint32_t pos, uint32_t n,
+                        const uint8_t *scales[BLK])
+{
+    for (uint32_t i = 0; i < n; i++)
+        scales[i] = sl_kv_scale_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i);
+    for (uint32_t i = n; i < BLK; i++)
+        scales[i] = scales[n - 1];
+}
+
 /* The block at pos of the positions below stop. */
 static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_attn_block *b)
 {
     b->n = stop - pos < BLK ? stop - pos : BLK;
     find_rows(t, 0, pos, b->n, b->k);
     find_rows(t, 1, pos, b->n, b->v);
+    if (t->kv->g.dtype != SL_Q8)
+        return;
+    find_scales(t, 0, pos, b->n, b->k_scale);
+    find_scales(t, 1, pos, b->n, b->v_scale);
 }
 
 /* The position of row r of the tile, the last it sees. */
@@ -139,8 +153,7 @@ void sl_attn_walk_tile(const struct sl_attn_loops *loops, const struct sl_attn_t
     uint32_t stop = t->seg1 * SL_ATTN_SEG < last + 1 ? t->seg1 * SL_ATTN_SEG : last + 1;
     float scale = SL_LOG2E * sl_attn_score_scale(t->shape);
     for (uint32_t r = 0; r < n_rows; r++)
-        loops->query(t->qkv + head_at(t, r, t->qkv_stride), hd, scale, t->kv->g.dtype,
-                     s->q + (size_t)r * width);
+        loops->query(t->qkv + head_at(t, r, t->qkv_stride), hd, scale, t->kv->g.dtype, s, r);
     clear(n_rows, width, s->total, s->total_m, s->total_l);
     for (uint32_t start = t->seg0 * SL_ATTN_SEG; start < stop; start += SL_ATTN_SEG) {
         clear(n_rows, width, s->acc, s->m, s->l);

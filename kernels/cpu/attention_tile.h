@@ -9,6 +9,7 @@
 struct sl_attn_block {
     uint32_t n; /* positions; the addresses behind repeat the last, so that they may be read */
     const uint8_t *k[SL_ATTN_BLOCK], *v[SL_ATTN_BLOCK];
+    const uint8_t *k_scale[SL_ATTN_BLOCK], *v_scale[SL_ATTN_BLOCK]; /* of any alignment; SL_Q8 only */
 };
 
 /* What the rows of a tile see of a block. */
@@ -18,8 +19,9 @@ struct sl_attn_seen {
 
 /* The inner loops. In scratch, q, acc and total have rows of sl_attn_width() floats. */
 struct sl_attn_loops {
-    /* to = q times scale, rounded to bfloat16 where K is that type */
-    void (*query)(const float *q, uint32_t head_dim, float scale, enum sl_dtype type, float *to);
+    /* row r of s->q = q times scale, rounded as K's type asks for */
+    void (*query)(const float *q, uint32_t head_dim, float scale, enum sl_dtype type,
+                  const struct sl_attn_scratch *s, uint32_t r);
     /* Takes block b into acc, m and l of the rows [r, end) of the tile, which see something of it. next is
      * asked for meanwhile. */
     void (*block)(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t r, uint32_t end,

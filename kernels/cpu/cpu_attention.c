@@ -23,6 +23,13 @@
  * sqrt(3) in each factor is a fifth of that of int8 activations. float16 and float32 K and V are computed
  * with in float32.
  *
+ * With K and V in int8 (SL_Q8), scale(K)[i] and scale(V)[i] of position i, q and p become integers too (q8.h)
+ * and products are exact sums of integers:
+ *   qi = round(q * (SL_Q8_QUERY / max|q|)), sq = max|q| / SL_Q8_QUERY
+ *   p[i] = float(sum over d of qi[d] k[i][d]) * sq * scale(K)[i], its exponential from the shorter polynomial
+ *   u[i] = p[i] * scale(V)[i], w = round(u * (SL_Q8_WEIGHT / max u)), the maximum over positions f to n
+ *   acc = fma(float(sum over i of w[i] v[i]), max u / SL_Q8_WEIGHT, acc * keep)
+ *
  * Segments exist so that a long context of few rows can be shared by the threads: partial results are
  * merged in the order of segments, and a prompt row does the same sums in one go. A tile is up to
  * SL_ATTN_QROWS query rows (tokens x heads of one KV head), so that a block of K and V is converted once

@@ -15,6 +15,7 @@ const struct sl_cpu_isa sl_cpu_isa_portable = {
     .angles = sl_portable_angles,
     .rotate = sl_portable_rotate,
     .kv_store = sl_portable_kv_store,
+    .kv_quantise = sl_portable_kv_quantise,
     .attn_tile = sl_portable_attn_tile,
     .attn_merge = sl_portable_attn_merge,
     .attn_finish = sl_portable_attn_finish,

@@ -152,8 +152,9 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
     if (head_dim <= d->attn_head_dim)
         return SL_OK;
     size_t width = sl_attn_width(head_dim);
-    size_t floats = 6 * SL_ATTN_BLOCK * width + SL_ATTN_QROWS * (5 * width + 2 * SL_ATTN_BLOCK + 5);
-    size_t per_thread = (floats * sizeof(float) + 16 * 64 + 4095) & ~(size_t)4095;
+    size_t floats =
+        6 * SL_ATTN_BLOCK * width + SL_ATTN_QROWS * (5 * width + 2 * SL_ATTN_BLOCK + 7) + 2 * SL_ATTN_BLOCK;
+    size_t per_thread = (floats * sizeof(float) + 20 * 64 + 4095) & ~(size_t)4095;
     uint8_t *mem = sl_huge_alloc(per_thread * d->n_threads, true);
     float *partials = d->partials ? d->partials : sl_huge_alloc(PARTIAL_FLOATS * sizeof(float), true);
     if (!mem || !partials) {
@@ -188,6 +189,10 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim)
         s->keep = cut(&at, SL_ATTN_QROWS);
         s->total_m = cut(&at, SL_ATTN_QROWS);
         s->total_l = cut(&at, SL_ATTN_QROWS);
+        s->q_scale = cut(&at, SL_ATTN_QROWS);
+        s->q_start = (int32_t *)cut(&at, SL_ATTN_QROWS);
+        s->k_scale = cut(&at, SL_ATTN_BLOCK);
+        s->v_scale = cut(&at, SL_ATTN_BLOCK);
     }
     return SL_OK;
 }

@@ -193,6 +193,11 @@ struct sl_attn_scratch {
     float *acc_t; /* avx512: [width][SL_ATTN_QROWS] */
     float *total; /* [SL_ATTN_QROWS][width] of the segments before */
     float *m, *l, *keep, *total_m, *total_l; /* [SL_ATTN_QROWS] */
+    /* SL_Q8, whose words are integers: of the rows of q what an integer is worth and, avx512, what a score
+     * starts from; of K and of V the scales of a block, gathered */
+    float *q_scale;           /* [SL_ATTN_QROWS] */
+    int32_t *q_start;         /* [SL_ATTN_QROWS] */
+    float *k_scale, *v_scale; /* [SL_ATTN_BLOCK] */
 };
 
 /* How the work on one run of a batch is cut (cpu_attention.c). */
@@ -248,6 +253,8 @@ struct sl_cpu_isa {
     void (*rotate)(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                    const float *sin_in);
     void (*kv_store)(const float *x, uint32_t n, enum sl_dtype type, void *to);
+    /* SL_Q8: as quant_row, with one scale for the row; the scale may have any alignment. */
+    void (*kv_quantise)(const float *x, uint32_t n, int8_t *to, void *scale);
     /* The arithmetic of the three: cpu_attention.c. */
     void (*attn_tile)(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);
     /* Adds a segment (acc, m, l) to the segments before it. */
@@ -298,12 +305,13 @@ struct sl_dev {
 struct sl_kv {
     struct sl_kv_geometry g;
     uint32_t n_pages;
-    size_t page_bytes, token_bytes, strip_bytes; /* strip: one layer, K or V, head */
+    size_t page_bytes, strip_bytes; /* strip: one layer, K or V, head */
+    size_t token_bytes;             /* from one token's values to the next one's */
     uint8_t *base;
     size_t bytes;
 };
 
-/* Start of the strip of (page, layer, K = 0 or V = 1, head): [page_tokens, head_dim]. */
+/* Start of the strip of (page, layer, K = 0 or V = 1, head): [page_tokens, head_dim], scales behind. */
 static inline uint8_t *sl_kv_strip(const struct sl_kv *kv, uint32_t page, uint32_t layer, uint32_t which,
                                    uint32_t head)
 {
@@ -317,6 +325,15 @@ static inline uint8_t *sl_kv_at(const struct sl_kv *kv, const struct sl_batch_ru
 {
     uint32_t page = run->pages[pos / kv->g.page_tokens];
     return sl_kv_strip(kv, page, layer, which, head) + (size_t)(pos % kv->g.page_tokens) * kv->token_bytes;
+}
+
+/* Where the scale of position pos lies, of any alignment; SL_Q8 only. */
+static inline uint8_t *sl_kv_scale_at(const struct sl_kv *kv, const struct sl_batch_run *run, uint32_t layer,
+                                      uint32_t which, uint32_t head, uint32_t pos)
+{
+    uint32_t page = run->pages[pos / kv->g.page_tokens];
+    return sl_kv_strip(kv, page, layer, which, head) + kv->g.page_tokens * kv->token_bytes +
+           pos % kv->g.page_tokens * sizeof(float);
 }
 
 /* Columns of a row of x that the prologue makes k of. */

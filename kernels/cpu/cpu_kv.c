@@ -22,8 +22,8 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     kv->g = *g;
     kv->n_pages = n_pages;
     kv->page_bytes = page_bytes;
-    kv->token_bytes = sl_dtype_row_bytes(g->dtype, g->head_dim);
-    kv->strip_bytes = kv->token_bytes * g->page_tokens;
+    kv->token_bytes = sl_kv_value_bytes(g);
+    kv->strip_bytes = (kv->token_bytes + sl_kv_scale_bytes(g)) * g->page_tokens;
     kv->base = base;
     kv->bytes = page_bytes * n_pages;
     *out = kv;

@@ -31,6 +31,18 @@ struct rope_job {
     float *qkv;
 };
 
+static void store_head(const struct rope_job *j, const struct sl_batch_run *run, uint32_t which,
+                       uint32_t head, uint32_t pos, const float *x)
+{
+    const struct sl_cpu_isa *isa = j->d->isa;
+    uint8_t *to = sl_kv_at(j->kv, run, j->layer, which, head, pos);
+    if (j->kv->g.dtype == SL_Q8)
+        isa->kv_quantise(x, j->s->head_dim, (int8_t *)to,
+                         sl_kv_scale_at(j->kv, run, j->layer, which, head, pos));
+    else
+        isa->kv_store(x, j->s->head_dim, j->kv->g.dtype, to);
+}
+
 static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, uint32_t t, float *angles)
 {
     const struct sl_attn_shape *s = j->s;
@@ -46,8 +58,7 @@ static void rope_row(const struct rope_job *j, const struct sl_batch_run *run, u
         isa->rotate(head, n, s->rope_layout, cos_v, sin_v);
     }
     for (uint32_t h = 0; h < 2 * s->n_kv_heads; h++)
-        isa->kv_store(row + (size_t)(s->n_heads + h) * hd, hd, j->kv->g.dtype,
-                      sl_kv_at(j->kv, run, j->layer, h / s->n_kv_heads, h % s->n_kv_heads, pos));
+        store_head(j, run, h / s->n_kv_heads, h % s->n_kv_heads, pos, row + (size_t)(s->n_heads + h) * hd);
 }
 
 static void rope_item(void *arg, uint32_t item, unsigned worker)

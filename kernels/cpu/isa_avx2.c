@@ -13,6 +13,7 @@ const struct sl_cpu_isa sl_cpu_isa_avx2 = {
     .angles = sl_avx2_angles,
     .rotate = sl_avx2_rotate,
     .kv_store = sl_avx2_kv_store,
+    .kv_quantise = sl_avx2_kv_quantise,
     .attn_tile = sl_avx2_attn_tile,
     .attn_merge = sl_avx2_attn_merge,
     .attn_finish = sl_avx2_attn_finish,

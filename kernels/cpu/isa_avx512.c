@@ -12,6 +12,7 @@ const struct sl_cpu_isa sl_cpu_isa_avx512 = {
     .angles = sl_avx512_angles,
     .rotate = sl_avx512_rotate,
     .kv_store = sl_avx512_kv_store,
+    .kv_quantise = sl_avx512_kv_quantise,
     .attn_tile = sl_avx512_attn_tile,
     .attn_merge = sl_avx512_attn_merge,
     .attn_finish = sl_avx512_attn_finish,

@@ -14,7 +14,8 @@
  * rising addresses from few instructions: a loop over quads that is not unrolled, without prefetches. With
  * more rows weights are prefetched into L2 and then L1.
  *
- * Float types: the sums of TILE rows x 32 columns stay in registers over all of K.
+ * Float types: the sums of TILE rows x 32 columns stay in registers over all of K; weights are prefetched
+ * as above.
  *
  * The order of the sums: struct sl_cpu_isa (cpu_dev.h). */
 #include <immintrin.h>
@@ -256,14 +257,20 @@ INLINE void one_row(enum sl_dtype type, const struct sl_segment *w, uint32_t p, 
     store_half(w, p, 1, r, acc[1], to);
 }
 
+/* Asks for what lies ahead of the n bytes at p, which may be the next panel's. */
+INLINE void prefetch(const uint8_t *p, uint32_t n)
+{
+    UNROLL
+    for (uint32_t i = 0; i < n; i += 64) {
+        _mm_prefetch(p + AHEAD_L2 + i, _MM_HINT_T1);
+        _mm_prefetch(p + AHEAD_L1 + i, _MM_HINT_T0);
+    }
+}
+
 INLINE void load_block(enum sl_dtype type, const uint8_t *head, const uint8_t *at, struct block *b)
 {
     const struct sl_form f = sl_form_of(type);
-    UNROLL
-    for (uint32_t i = 0; i < f.codes + f.scales; i += 64) {
-        _mm_prefetch(at + AHEAD_L2 + i, _MM_HINT_T1);
-        _mm_prefetch(at + AHEAD_L1 + i, _MM_HINT_T0);
-    }
+    prefetch(at, f.codes + f.scales);
     load_codes(f.code_bits, at, b);
     load_scales(type, head, at + f.codes, b);
 }
@@ -354,6 +361,7 @@ INLINE __m512 load_f32(enum sl_dtype type, const uint8_t *panel, size_t k, uint3
 INLINE void tile_f32(enum sl_dtype type, uint32_t rows, const struct sl_segment *w, uint32_t p,
                      const struct sl_acts *x, uint32_t r0, const struct sl_store *to)
 {
+    const uint32_t row_bytes = SL_PANEL * (type == SL_F32 ? 4 : 2);
     const uint8_t *panel = w->data + p * w->panel_bytes;
     const float *f = x->f + r0 * x->f_stride;
     __m512 acc[TILE][2];
@@ -362,6 +370,8 @@ INLINE void tile_f32(enum sl_dtype type, uint32_t rows, const struct sl_segment 
         acc[r][0] = acc[r][1] = _mm512_setzero_ps();
     for (uint32_t k = 0; k < w->n_cols; k++) {
         __m512 w0 = load_f32(type, panel, k, 0), w1 = load_f32(type, panel, k, 1);
+        if (rows > 1)
+            prefetch(panel + k * row_bytes, row_bytes);
         UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             __m512 v = _mm512_set1_ps(f[r * x->f_stride + k]);
@@ -387,6 +397,8 @@ INLINE void tile_bf16(uint32_t rows, const struct sl_segment *w, uint32_t p, con
         acc[r][0] = acc[r][1] = _mm512_setzero_ps();
     for (uint32_t k = 0; k < (w->n_cols + 1) / 2; k++, panel += SL_PANEL * 4) {
         __m512bh w0 = (__m512bh)_mm512_load_si512(panel), w1 = (__m512bh)_mm512_load_si512(panel + 64);
+        if (rows > 1)
+            prefetch(panel, 2 * 64);
         UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             int32_t pair;

@@ -6,21 +6,47 @@
 #include <math.h>
 #include "kernels/cpu/vmath.h"
 
-static void store(float x, enum sl_dtype type, uint8_t *to)
+/* Where a row of K or V lies. */
+struct place {
+    uint8_t *values, *scale; /* scale of SL_Q8 only */
+};
+
+static struct place place_of(const struct sl_kv *kv, const struct sl_batch_run *run, uint32_t layer,
+                             uint32_t which, uint32_t head, uint32_t pos)
 {
-    if (type == SL_F32) {
-        memcpy(to, &x, 4);
-        return;
-    }
-    uint16_t h = type == SL_F16 ? sl_f32_to_f16(x) : sl_f32_to_bf16(x);
-    memcpy(to, &h, 2);
+    uint8_t *scale = kv->g.dtype == SL_Q8 ? sl_kv_scale_at(kv, run, layer, which, head, pos) : NULL;
+    return (struct place){sl_kv_at(kv, run, layer, which, head, pos), scale};
 }
 
-static float load(enum sl_dtype type, const uint8_t *from)
+static void store_row(const float *x, uint32_t n, enum sl_dtype type, struct place to)
 {
-    float x;
-    sl_dequant_row(type, from, 1, &x);
-    return x;
+    float most = 0.0f;
+    for (uint32_t i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    float scale = most * (1.0f / 127.0f), up = most > 0.0f ? 127.0f / most : 0.0f;
+    if (type == SL_Q8)
+        memcpy(to.scale, &scale, sizeof scale);
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t h = type == SL_F16 ? sl_f32_to_f16(x[i]) : sl_f32_to_bf16(x[i]);
+        if (type == SL_Q8)
+            to.values[i] = (uint8_t)(int8_t)rintf(x[i] * up);
+        else if (type == SL_F32)
+            memcpy(to.values + 4 * (size_t)i, &x[i], 4);
+        else
+            memcpy(to.values + 2 * (size_t)i, &h, 2);
+    }
+}
+
+static void load_row(struct place from, uint32_t n, enum sl_dtype type, float *x)
+{
+    float scale;
+    if (type != SL_Q8) {
+        sl_dequant_row(type, from.values, n, x);
+        return;
+    }
+    memcpy(&scale, from.scale, sizeof scale);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = scale * (float)(int8_t)from.values[i];
 }
 
 static void rotate(const struct sl_dev *d, const struct sl_attn_shape *s, uint32_t pos, float *head)
@@ -49,8 +75,7 @@ void sl_ref_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const st
                     const struct sl_batch *b, float *qkv)
 {
     sl_cpu_rope_frequencies(d, s);
-    uint32_t hd = s->head_dim, n_all = s->n_heads + 2 * s->n_kv_heads,
-             esize = (uint32_t)(kv->token_bytes / hd);
+    uint32_t hd = s->head_dim, n_all = s->n_heads + 2 * s->n_kv_heads;
     for (uint32_t u = 0; u < b->n_runs; u++)
         for (uint32_t t = 0; t < b->runs[u].n_rows; t++) {
             const struct sl_batch_run *run = &b->runs[u];
@@ -62,11 +87,9 @@ void sl_ref_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const st
                     norm_head(h < s->n_heads ? s->q_norm : s->k_norm, s->qk_norm_eps, hd, head);
                 rotate(d, s, pos, head);
             }
-            for (uint32_t h = 0; h < 2 * s->n_kv_heads; h++) {
-                uint8_t *to = sl_kv_at(kv, run, layer, h / s->n_kv_heads, h % s->n_kv_heads, pos);
-                for (uint32_t i = 0; i < hd; i++)
-                    store(row[(size_t)(s->n_heads + h) * hd + i], kv->g.dtype, to + (size_t)i * esize);
-            }
+            for (uint32_t h = 0; h < 2 * s->n_kv_heads; h++)
+                store_row(row + (size_t)(s->n_heads + h) * hd, hd, kv->g.dtype,
+                          place_of(kv, run, layer, h / s->n_kv_heads, h % s->n_kv_heads, pos));
         }
 }
 
@@ -82,11 +105,10 @@ struct ref_attn {
 static float score(const struct ref_attn *a, const struct sl_batch_run *run, uint32_t kv_head, const float *q,
                    uint32_t j)
 {
-    const uint8_t *k = sl_kv_at(a->kv, run, a->layer, 0, kv_head, j);
-    uint32_t esize = (uint32_t)(a->kv->token_bytes / a->s->head_dim);
-    float dot = 0.0f;
+    float k[SL_HEAD_DIM_MAX], dot = 0.0f;
+    load_row(place_of(a->kv, run, a->layer, 0, kv_head, j), a->s->head_dim, a->kv->g.dtype, k);
     for (uint32_t i = 0; i < a->s->head_dim; i++)
-        dot += q[i] * load(a->kv->g.dtype, k + (size_t)i * esize);
+        dot += q[i] * k[i];
     return dot * sl_attn_score_scale(a->s);
 }
 
@@ -95,19 +117,18 @@ static void attend(const struct ref_attn *a, const struct sl_batch_run *run, uin
     const struct sl_attn_shape *s = a->s;
     uint32_t hd = s->head_dim, kv_head = head / (s->n_heads / s->n_kv_heads), n = run->first_pos + t + 1;
     uint32_t first = sl_attn_first_seen(s, n - 1);
-    uint32_t esize = (uint32_t)(a->kv->token_bytes / hd);
     const float *q = a->qkv + ((size_t)(run->first_row + t) * (s->n_heads + 2 * s->n_kv_heads) + head) * hd;
     float *out = a->out + ((size_t)(run->first_row + t) * s->n_heads + head) * hd;
-    float most = -INFINITY, sum = 0.0f;
+    float v[SL_HEAD_DIM_MAX], most = -INFINITY, sum = 0.0f;
     for (uint32_t j = first; j < n; j++)
         most = fmaxf(most, score(a, run, kv_head, q, j));
     for (uint32_t i = 0; i < hd; i++)
         out[i] = 0.0f;
     for (uint32_t j = first; j < n; j++) {
         float p = sl_exp(score(a, run, kv_head, q, j) - most);
-        const uint8_t *v = sl_kv_at(a->kv, run, a->layer, 1, kv_head, j);
+        load_row(place_of(a->kv, run, a->layer, 1, kv_head, j), hd, a->kv->g.dtype, v);
         for (uint32_t i = 0; i < hd; i++)
-            out[i] += p * load(a->kv->g.dtype, v + (size_t)i * esize);
+            out[i] += p * v[i];
         sum += p;
     }
     for (uint32_t i = 0; i < hd; i++)

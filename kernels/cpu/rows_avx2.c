@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/isa_avx2.h"
+#include "kernels/cpu/q8.h"
 #include "kernels/cpu/vmath_avx2.h"
 
 /* 1 / sqrt(mean(x^2) + eps) */
@@ -211,4 +212,23 @@ void sl_avx2_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to)
                          _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
     for (; i < n; i++)
         h[i] = sl_f32_to_f16(x[i]);
+}
+
+void sl_avx2_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
+{
+    __m256 sizes = _mm256_setzero_ps();
+    uint32_t whole = n / 8 * 8, i = 0;
+    for (; i < whole; i += 8)
+        sizes = _mm256_max_ps(sl_v8_abs(_mm256_loadu_ps(x + i)), sizes);
+    float most = sl_v8_max(sizes), rest = sl_q8_most(x + whole, n - whole);
+    most = rest > most ? rest : most;
+    float up = sl_q8_up(most, SL_Q8_VALUE), worth = sl_q8_scale(most, SL_Q8_VALUE);
+    for (i = 0; i < whole; i += 8) {
+        __m256i q = quantise8(x + i, _mm256_set1_ps(up));
+        __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+        _mm_storel_epi64((__m128i *)(void *)(to + i), _mm_packs_epi16(halves, halves));
+    }
+    for (; i < n; i++)
+        to[i] = (int8_t)sl_q8_round(x[i] * up, SL_Q8_VALUE);
+    memcpy(scale, &worth, sizeof worth);
 }

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/isa_avx512.h"
+#include "kernels/cpu/q8.h"
 #include "kernels/cpu/vmath_avx512.h"
 
 /* The lanes below n of the 16 from i on. */
@@ -173,4 +174,20 @@ void sl_avx512_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to
         __m256i v = _mm512_cvtps_ph(_mm512_maskz_loadu_ps(m, x + i), _MM_FROUND_TO_NEAREST_INT);
         _mm256_mask_storeu_epi16(h + i, m, v);
     }
+}
+
+void sl_avx512_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
+{
+    const __m512 top = _mm512_set1_ps(SL_Q8_VALUE), bottom = _mm512_set1_ps(-SL_Q8_VALUE);
+    __m512 sizes = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16)
+        sizes = _mm512_max_ps(_mm512_abs_ps(_mm512_maskz_loadu_ps(lanes(i, n), x + i)), sizes);
+    float most = _mm512_reduce_max_ps(sizes), worth = sl_q8_scale(most, SL_Q8_VALUE);
+    __m512 up = _mm512_set1_ps(sl_q8_up(most, SL_Q8_VALUE));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes(i, n), x + i), up);
+        __m512i q = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(v, top), bottom));
+        _mm512_mask_cvtepi32_storeu_epi8(to + i, lanes(i, n), q);
+    }
+    memcpy(scale, &worth, sizeof worth);
 }

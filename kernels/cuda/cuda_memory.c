@@ -116,6 +116,9 @@ enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, ui
     enum sl_err e = sl_kv_geometry_check(g, n_pages, why);
     if (e != SL_OK)
         return e;
+    if (g->dtype == SL_Q8)
+        return sl_why_set(why, SL_EUNSUPPORTED,
+                          "KV cannot be stored as Q8 on a CUDA device; expected F16, BF16 or F32.");
     size_t page_bytes = sl_kv_page_bytes(g), bytes = page_bytes * n_pages, left = cu_memory_free(d->stream);
     uint8_t *base = bytes <= left ? cu_alloc_shared(d->stream, bytes) : NULL;
     if (!base)

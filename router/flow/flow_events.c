@@ -35,7 +35,7 @@ static bool tokens_complete(const struct sl_request *r)
 
 static void try_end(struct sl_flow *f, struct sl_request *r)
 {
-    if (!r->ended_by_node)
+    if (!r->ended_by_node || r->state == SL_REQ_ENDING) /* a stop string may have ended it before */
         return;
     if (tokens_complete(r)) {
         sl_flow_end(f, r, r->ended_by_length ? "length" : "stop");

@@ -605,6 +605,7 @@ void sl_flow_settle(struct sl_flow *f, struct sl_request *r)
 
 void sl_flow_end(struct sl_flow *f, struct sl_request *r, const char *reason)
 {
+    SL_ASSERT(r->state != SL_REQ_ENDING); /* a request ends once, for one reason */
     r->state = SL_REQ_ENDING;
     r->finish_reason = reason;
     if (!r->stop_reason) {

@@ -8,8 +8,8 @@ from harness import Cluster, at, prompt_of
 
 
 class Modes(unittest.TestCase):
-    def test_three_modes_give_the_same_tokens_and_records_show_it(self):
-        with Cluster() as c:
+    def three_modes_agree(self, *node_options):
+        with Cluster(node_options=node_options) as c:
             prompt = prompt_of(100)
             answers = {}
             for mode in ("colocated", "pd", "hybrid"):
@@ -23,6 +23,13 @@ class Modes(unittest.TestCase):
             self.assertEqual(answers["colocated"], answers["pd"])
             self.assertEqual(answers["colocated"], answers["hybrid"])
             c.wait_idle()
+            return answers["pd"]
+
+    def test_three_modes_give_the_same_tokens_and_records_show_it(self):
+        self.three_modes_agree()
+
+    def test_three_modes_give_the_same_tokens_with_pages_of_int8(self):
+        self.assertNotEqual(self.three_modes_agree("--kv-dtype", "q8"), self.three_modes_agree("--kv-dtype", "f32"))
 
     def test_hits_are_told_and_shorten_what_they_can(self):
         with Cluster(prefill=2) as c:

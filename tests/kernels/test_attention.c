@@ -35,7 +35,7 @@ static const struct shape_case shapes[] = {
     {4, 4, 16, 16, SL_ROPE_HALVES, 1, 0, 0},    /* only the row itself */
 };
 
-static const enum sl_dtype kv_types[] = {SL_F16, SL_BF16, SL_F32};
+static const enum sl_dtype kv_types[] = {SL_F16, SL_BF16, SL_F32, SL_Q8};
 
 /* A sequence: its raw qkv rows by position. */
 struct seq {
@@ -179,6 +179,14 @@ static float *whole(const char *backend, uint32_t threads, const struct shape_ca
     return out;
 }
 
+/* float32 everywhere; a float16 K may round the other way after the rotation's last bit, rarely, as may a
+ * code of an int8 K, whose queries and weights are rounded to 15 bits; bfloat16 also rounds q and p, by 2^-9
+ * / sqrt(3) each, and scores have deviations above 2. */
+static double error_limit(enum sl_dtype type)
+{
+    return type == SL_F32 ? 3e-6 : type == SL_BF16 ? 6e-3 : 3e-4;
+}
+
 static void attention_any_shape_is_near_the_reference(void **state)
 {
     (void)state;
@@ -189,10 +197,7 @@ static void attention_any_shape_is_near_the_reference(void **state)
             float *a = whole("reference", 2, &shapes[i], kv_types[t], 16, &s);
             float *b = whole("auto", 2, &shapes[i], kv_types[t], 16, &s);
             double e = op_relative_error(b, a, (size_t)s.n * shapes[i].n_heads * shapes[i].head_dim);
-            /* float32 everywhere; a float16 K may round the other way after the rotation's last bit, rarely.
-             * bfloat16 also rounds q and p, by 2^-9 / sqrt(3) each, and scores have deviations above 2 */
-            double most = kv_types[t] == SL_F32 ? 3e-6 : kv_types[t] == SL_F16 ? 3e-4 : 6e-3;
-            if (e > most)
+            if (e > error_limit(kv_types[t]))
                 fail_msg("shape %zu %s: error %g", i, sl_dtype_name(kv_types[t]), e);
             sl_free(a);
             sl_free(b);
@@ -299,18 +304,17 @@ static void attention_mixed_batch_has_the_same_bits(void **state)
 }
 
 /* One decode row over a long context is split among threads by segments: same bits. */
-static void attention_long_decode_row_has_the_same_bits_split(void **state)
+static void split_long_decode_row(enum sl_dtype type)
 {
-    (void)state;
     struct op_rand r = {14};
     const struct shape_case *c = &shapes[0];
     static const char *const names[] = {"portable", "avx2", "avx512"};
     struct seq s = make_seq(&r, c, 1300);
     size_t width = (size_t)c->n_heads * c->head_dim;
-    float *want = whole("portable", 2, c, SL_BF16, 64, &s);
+    float *want = whole("portable", 2, c, type, 64, &s);
     for (size_t b = 0; b < SL_COUNTOF(names); b++)
         for (uint32_t threads = 1; threads <= 4; threads++) {
-            struct rig *g = open_rig(names[b], threads, c, SL_BF16, 64, 64);
+            struct rig *g = open_rig(names[b], threads, c, type, 64, 64);
             if (!g)
                 continue;
             float *got = sl_xcalloc(s.n * width, sizeof *got);
@@ -326,6 +330,13 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
         }
     sl_free(want);
     sl_free(s.qkv);
+}
+
+static void attention_long_decode_row_has_the_same_bits_split(void **state)
+{
+    (void)state;
+    split_long_decode_row(SL_BF16);
+    split_long_decode_row(SL_Q8);
 }
 
 /* What lies in front of the window's first block is not read: pages full of NaN there change nothing, over
@@ -371,7 +382,7 @@ static void attention_with_a_window_takes_no_v_in_front(void **state)
     (void)state;
     struct op_rand r = {19};
     static const char *const names[] = {"portable", "avx2", "avx512"};
-    static const enum sl_dtype kv[] = {SL_F32, SL_F16, SL_BF16};
+    static const enum sl_dtype kv[] = {SL_F32, SL_F16, SL_BF16, SL_Q8};
     const struct shape_case c = {4, 2, 32, 32, SL_ROPE_PAIRS, 45, 0, 0};
     enum { N = 150, LAST = 9 };
     struct seq s = make_seq(&r, &c, N);
@@ -504,22 +515,34 @@ static void rope_keeps_lengths_and_position_zero(void **state)
 static void page_digest_ignores_what_lies_behind_the_tokens(void **state)
 {
     (void)state;
-    struct sl_kv_geometry g = {3, 2, 16, 8, SL_F16};
-    size_t bytes = sl_kv_page_bytes(&g);
-    assert_int_equal(bytes, 3 * 2 * 2 * 16 * 8 * 2);
-    unsigned char *a = sl_xcalloc(1, bytes), *b = sl_xcalloc(1, bytes);
-    for (size_t i = 0; i < bytes; i++) {
-        a[i] = (unsigned char)(i * 7 + 1);
-        b[i] = i / 16 % 16 < 5 ? a[i] : 0xee; /* 16 bytes a token, 16 tokens a strip */
+    static const struct {
+        enum sl_dtype type;
+        size_t values, scale; /* bytes of a token in a strip */
+    } types[] = {{SL_F16, 16, 0}, {SL_F32, 32, 0}, {SL_Q8, 8, 4}};
+    for (size_t t = 0; t < SL_COUNTOF(types); t++) {
+        struct sl_kv_geometry g = {3, 2, 16, 8, types[t].type};
+        size_t bytes = sl_kv_page_bytes(&g), values = 16 * types[t].values,
+               strip = values + 16 * types[t].scale;
+        assert_int_equal(bytes, 3 * 2 * 2 * strip);
+        unsigned char *a = sl_xcalloc(1, bytes), *b = sl_xcalloc(1, bytes);
+        for (size_t i = 0; i < bytes; i++) {
+            size_t at = i % strip,
+                   token = at < values ? at / types[t].values : (at - values) / types[t].scale;
+            a[i] = (unsigned char)(i * 7 + 1);
+            b[i] = token < 5 ? a[i] : 0xee;
+        }
+        assert_true(sl_kv_page_digest(&g, a, 5) == sl_kv_page_digest(&g, b, 5));
+        assert_true(sl_kv_page_digest(&g, a, 6) != sl_kv_page_digest(&g, b, 6));
+        assert_true(sl_kv_page_digest(&g, a, 16) != sl_kv_page_digest(&g, b, 16));
+        assert_true(sl_kv_page_digest(&g, a, 5) != sl_kv_page_digest(&g, a, 4));
+        b[4 * types[t].values] ^= 1; /* a bit of the last token */
+        assert_true(sl_kv_page_digest(&g, a, 5) != sl_kv_page_digest(&g, b, 5));
+        b[4 * types[t].values] ^= 1;
+        b[strip - 11 * types[t].scale - 1] ^= 1; /* of its scale or, without one, behind it */
+        assert_true((sl_kv_page_digest(&g, a, 5) == sl_kv_page_digest(&g, b, 5)) == (types[t].scale == 0));
+        sl_free(a);
+        sl_free(b);
     }
-    assert_true(sl_kv_page_digest(&g, a, 5) == sl_kv_page_digest(&g, b, 5));
-    assert_true(sl_kv_page_digest(&g, a, 6) != sl_kv_page_digest(&g, b, 6));
-    assert_true(sl_kv_page_digest(&g, a, 16) != sl_kv_page_digest(&g, b, 16));
-    assert_true(sl_kv_page_digest(&g, a, 5) != sl_kv_page_digest(&g, a, 4));
-    b[4 * 16] ^= 1; /* a bit of the last token */
-    assert_true(sl_kv_page_digest(&g, a, 5) != sl_kv_page_digest(&g, b, 5));
-    sl_free(a);
-    sl_free(b);
 }
 
 int main(void)

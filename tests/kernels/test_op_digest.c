@@ -124,8 +124,10 @@ static void ops_compute_these_bits_everywhere(void **state)
                     {SL_Q5_0, 0xf20a53c2a91cd72a}, {SL_Q5_1, 0xdde0e27dc186532f},
                     {SL_Q4_K, 0xcf25f50c24679f25}, {SL_Q5_K, 0xf87ce97f290ac710},
                     {SL_Q6_K, 0x6103620b485b2b12}},
-      kv_types[] = {
-          {SL_F32, 0x278d526eaf5dfacc}, {SL_F16, 0x3766a065270d16f4}, {SL_BF16, 0x78c4c7aaabaf3680}};
+      kv_types[] = {{SL_F32, 0x278d526eaf5dfacc},
+                    {SL_F16, 0x3766a065270d16f4},
+                    {SL_BF16, 0x78c4c7aaabaf3680},
+                    {SL_Q8, 0xe94c4e3b9056a1ee}};
     static const uint64_t gates = 0x1579446d11aa4529;
     for (size_t b = 0; b < SL_COUNTOF(backends); b++) {
         const struct sl_backend_ops *ops = op_backend(backends[b]);

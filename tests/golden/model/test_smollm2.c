@@ -20,11 +20,13 @@
 #include "tests/golden/model/requantise.h"
 #include "tests/unit/model/model_rig.h"
 
-#define TOP_SLACK   1e-2 /* a token this close to the teacher's best may be ours */
-#define MAX_KL_Q4_1 5e-3
-#define MAX_KL_BF16 1e-3
-#define MAX_LOSS    0.005 /* of perplexity, relative to float32 */
-#define N_PORTABLE  1     /* texts for the portable path where avx512, bit for bit the same, does all */
+#define TOP_SLACK    1e-2 /* a token this close to the teacher's best may be ours */
+#define MAX_KL_Q4_1  5e-3
+#define MAX_KL_BF16  1e-3
+#define MAX_KL_Q8_KV 6e-3  /* int8 K and V, from float32 ones */
+#define N_KV_TEXTS   5     /* of the teacher's, for it */
+#define MAX_LOSS     0.005 /* of perplexity, relative to float32 */
+#define N_PORTABLE   1     /* texts for the portable path where avx512, bit for bit the same, does all */
 
 struct record {
     uint32_t *id;
@@ -231,6 +233,65 @@ static void perplexity_is_that_of_float32(void **state)
     assert_true(fabs(perplexity_ratio(model_path, SL_BF16) - 1) <= MAX_LOSS);
 }
 
+/* ---- int8 K and V, one scale for a token's row of a head ---- */
+
+/* KL(p || q) of the distributions of two rows of logits. */
+static double divergence(const float *p, const float *q, uint32_t n_vocab)
+{
+    double p_total = loss_of(p, n_vocab, 0) + (double)p[0], q_total = loss_of(q, n_vocab, 0) + (double)q[0];
+    double kl = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        double log_p = (double)p[i] - p_total, log_q = (double)q[i] - q_total;
+        kl += exp(log_p) * (log_p - log_q);
+    }
+    return kl;
+}
+
+/* The mean over the positions of the first texts. */
+static double divergence_of_kv(enum sl_dtype from, enum sl_dtype to)
+{
+    struct rig r[2];
+    enum sl_dtype types[] = {from, to};
+    uint32_t pages[64], rows[1024];
+    double kl = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct rig_conf c = {model_path, "auto", 2, 16, teacher.n_positions, teacher.n_positions / 16,
+                             types[i]};
+        rig_open(&r[i], &c);
+    }
+    for (uint32_t i = 0; i < teacher.n_positions; i++) {
+        pages[i / 16] = i / 16;
+        rows[i] = i;
+    }
+    for (uint32_t t = 0; t < N_KV_TEXTS; t++) {
+        struct sl_batch_run run = {0, teacher.n_positions, 0, pages, teacher.n_positions / 16};
+        struct sl_batch b = {teacher.n_positions,
+                             1,
+                             teacher.n_positions,
+                             teacher.tokens + (size_t)t * teacher.n_positions,
+                             &run,
+                             rows};
+        for (uint32_t i = 0; i < 2; i++)
+            sl_model_forward(r[i].model, r[i].kv, &b, r[i].logits, &r[i].progress);
+        for (size_t p = 0; p < teacher.n_positions; p++)
+            kl += divergence(r[0].logits + p * teacher.n_vocab, r[1].logits + p * teacher.n_vocab,
+                             teacher.n_vocab);
+    }
+    rig_close(&r[0]);
+    rig_close(&r[1]);
+    kl /= (double)N_KV_TEXTS * teacher.n_positions;
+    print_message("KV %s: mean divergence from KV %s %.4g\n", sl_dtype_name(to), sl_dtype_name(from), kl);
+    return kl;
+}
+
+static void q8_kv_is_near_float32_kv(void **state)
+{
+    (void)state;
+    assert_true(divergence_of_kv(SL_F32, SL_Q8) <= MAX_KL_Q8_KV);
+    assert_true(score_of(model_path, "auto", SL_Q8, teacher.n_texts).kl <= MAX_KL_Q4_1);
+    assert_true(fabs(perplexity_ratio(model_path, SL_Q8) - 1) <= MAX_LOSS);
+}
+
 static void bf16_weights_are_near_float32(void **state)
 {
     (void)state;
@@ -267,6 +328,7 @@ int main(void)
         cmocka_unit_test(reference_in_float32_picks_transformers_tokens),
         cmocka_unit_test(shipped_path_is_as_near_as_llama_cpp),
         cmocka_unit_test(perplexity_is_that_of_float32),
+        cmocka_unit_test(q8_kv_is_near_float32_kv),
         cmocka_unit_test(bf16_weights_are_near_float32),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,25 @@ static void defaults_are_a_node_of_both_duties(void **state)
     sl_node_conf_fini(&c);
 }
 
+static void type_of_kv_follows_its_word(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arg;
+        enum sl_dtype type;
+    } cases[] = {{"--kv-dtype=f16", SL_F16},
+                 {"--kv-dtype=bf16", SL_BF16},
+                 {"--kv-dtype=f32", SL_F32},
+                 {"--kv-dtype=q8", SL_Q8}};
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct sl_node_conf c;
+        struct sl_why why;
+        assert_int_equal(load(&c, &why, "--model=/dev/null", cases[i].arg), SL_OK);
+        assert_int_equal(c.kv_dtype, cases[i].type);
+        sl_node_conf_fini(&c);
+    }
+}
+
 static void values_that_do_not_fit_are_refused_by_name(void **state)
 {
     (void)state;
@@ -141,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_a_node_of_both_duties),
+        cmocka_unit_test(type_of_kv_follows_its_word),
         cmocka_unit_test(values_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(more_memory_than_the_machine_has_is_refused_at_start_only),
         cmocka_unit_test(threads_follow_cpus),

@@ -355,6 +355,28 @@ static void events_that_do_not_fit_the_queue_wait(void **state)
     pair_close(&t);
 }
 
+/* Routers place nothing on a link that is down, so no request would mend it. */
+static void lost_link_is_dialled_again_by_itself(void **state)
+{
+    (void)state;
+    struct strike s = {.fault = SL_LOOP_CUT, .type = SL_KV_HELLO, .n = 1};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("cut", 1);
+    uint32_t p[8], d[8];
+    pair_open_struck(&t, &s, NULL);
+    run(&t, &k, p, d, RIG_DEADLINE_MS);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_EPEER);
+    assert_string_equal(rig_wait_link(&t.p, "d0", "up").why, "");
+    assert_int_equal(atomic_load(&s.seen), 2);
+    sl_xfer_recv_cancel(t.d.x, &k);
+    rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+    k.epoch++;
+    run_halves(&t, &k, p, d);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    pair_check(&t, 1, d, 0, 8);
+    pair_close_struck(&t);
+}
+
 int main(void)
 {
 #define ENTRY(name) cmocka_unit_test(loop_##name),
@@ -369,6 +391,7 @@ int main(void)
         cmocka_unit_test(cut_at_every_message_ends_both_sides),
         cmocka_unit_test(lost_control_messages_end_by_deadline),
         cmocka_unit_test(events_that_do_not_fit_the_queue_wait),
+        cmocka_unit_test(lost_link_is_dialled_again_by_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ struct scene {
     struct rig_client c;
 };
 
-static void begin(struct scene *s, bool pd, uint32_t n_d)
+static void begin_with_stop(struct scene *s, bool pd, uint32_t n_d, const char *stop)
 {
     rig_open(&s->r, pd ? SLUICE__MODE__MODE_PD : SLUICE__MODE__MODE_COLOCATED, NULL);
     s->p = NULL;
@@ -44,7 +44,14 @@ static void begin(struct scene *s, bool pd, uint32_t n_d)
     rig_client(&s->c, &s->r);
     struct sl_gen_req *q = rig_request(&s->r, 40);
     q->want_decode_node = "d0";
+    q->stop[0] = stop;
+    q->n_stop = stop != NULL;
     assert_int_equal(rig_submit(&s->c, q), SL_OK);
+}
+
+static void begin(struct scene *s, bool pd, uint32_t n_d)
+{
+    begin_with_stop(s, pd, n_d, NULL);
 }
 
 static void end(struct scene *s)
@@ -155,6 +162,29 @@ static void end_behind_a_lost_token_waits_for_it(void **state)
     rig_wait_end(&s.c);
     assert_string_equal(s.c.text, "ab");
     assert_int_equal(s.c.usage.completion_tokens, 3);
+    end(&s);
+}
+
+/* The last token is both the longest allowed and the end of a stop string, and it comes behind D's end. */
+static void stop_string_in_a_resync_behind_the_end_is_the_reason(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin_with_stop(&s, true, 1, "ab");
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.p, s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 1, 1);
+    rig_lose(&b);
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, LENGTH);
+    answer_resync(s.d[0], s.c.id, 1, 1, "b", false);
+    rig_accept(s.p, CANCEL, NULL);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.finish, "stop");
+    assert_string_equal(s.c.stop_reason, "ab");
     end(&s);
 }
 
@@ -579,6 +609,7 @@ int main(void)
         cmocka_unit_test(lost_batch_is_asked_for_again),
         cmocka_unit_test(lost_end_is_found_by_the_next_batch),
         cmocka_unit_test(end_behind_a_lost_token_waits_for_it),
+        cmocka_unit_test(stop_string_in_a_resync_behind_the_end_is_the_reason),
         cmocka_unit_test(first_token_of_p_lost_is_asked_of_d),
         cmocka_unit_test(node_that_lost_it_makes_it_be_placed_again),
         cmocka_unit_test(decode_node_dies_mid_stream_tokens_go_on),

@@ -1,0 +1,51 @@
+"""What a process holds: descriptors and resident memory, before chaos and after it."""
+import os
+
+from harness import wait_for
+
+# A process may keep what an allocator needs, and the router the records of its last 5120 requests, 8 KiB each.
+GROWTH_BYTES = 48 << 20
+
+
+def n_descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def sanitized(path):
+    """A sanitizer keeps freed memory back on purpose."""
+    return any(word in path for word in ("asan", "tsan"))
+
+
+class Footprint:
+    """Taken when every pair of nodes has met: no more connections than now are ever needed."""
+
+    def __init__(self, cluster):
+        self.pids = {n: d.process.pid for n, d in cluster.daemons.items()}
+        self.descriptors = {n: n_descriptors(pid) for n, pid in self.pids.items()}
+        self.resident = {n: resident_bytes(pid) for n, pid in self.pids.items()}
+
+    def kind_most(self, name):
+        """A restarted node is measured against the others of its kind."""
+        return max(v for n, v in self.descriptors.items() if n[0] == name[0])
+
+    def judge(self, cluster, problems):
+        """Adds a sentence for each process that holds more; the resident memory before and after."""
+        out = {}
+        for name, d in cluster.daemons.items():
+            pid = d.process.pid
+            most = self.kind_most(name)
+            try:
+                wait_for(f"{name} to hold no more than {most} descriptors", lambda: n_descriptors(pid) <= most)
+            except AssertionError as e:
+                problems.append(f"{e}; it holds {n_descriptors(pid)}")
+            now = resident_bytes(pid)
+            out[name] = [self.resident[name], now]
+            same = pid == self.pids[name]
+            if same and now > self.resident[name] + GROWTH_BYTES and not sanitized(os.readlink(f"/proc/{pid}/exe")):
+                problems.append(f"{name} grew from {self.resident[name]} to {now} bytes")
+        return out

@@ -1,0 +1,118 @@
+"""Network namespaces as hosts: one a name, joined by a bridge in one more. At the bridge wires are cut, one way or both, and made slow.
+
+Needs root, ip(8) and nft(8). The program that wants them runs itself again inside the namespace `client`, so that nothing is put into the host's.
+"""
+import os
+import shutil
+import subprocess
+import sys
+
+INSIDE = "SLUICE_TEST_IN_NAMESPACE"
+SKIPPED = 77  # what ctest takes for "skipped"
+
+
+def ip(*args, check=True):
+    return subprocess.run(["ip", *args], check=check, capture_output=True, text=True)
+
+
+class Wires:
+    """The hosts "client" and `names`, 10.77.0.1 and up."""
+
+    def __init__(self, names):
+        self.tag = f"sl{os.environ.get(INSIDE) or os.getpid()}"
+        self.names = ("client", *names)
+        self.cuts = {}
+        self.slowed = set()
+
+    def namespace(self, name):
+        return f"{self.tag}-{name}"
+
+    def address(self, name):
+        return f"10.77.0.{self.names.index(name) + 1}"
+
+    def hosts(self):
+        """As harness.Cluster takes them."""
+        return {n: (self.address(n), ("ip", "netns", "exec", self.namespace(n))) for n in self.names[1:]}
+
+    def set_up(self):
+        bridge = self.namespace("wire")
+        ip("netns", "add", bridge)
+        ip("-n", bridge, "link", "add", "br0", "type", "bridge")
+        ip("-n", bridge, "link", "set", "br0", "up")
+        for name in self.names:
+            ns = self.namespace(name)
+            ip("netns", "add", ns)
+            ip("-n", ns, "link", "set", "lo", "up")
+            ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", bridge)
+            ip("-n", bridge, "link", "set", name, "master", "br0", "up")
+            ip("-n", ns, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            ip("-n", ns, "link", "set", "eth0", "up")
+
+    def tear_down(self):
+        for name in (*self.names, "wire"):
+            ip("netns", "del", self.namespace(name), check=False)
+
+    def at_bridge(self, *argv, stdin=None):
+        subprocess.run(["ip", "netns", "exec", self.namespace("wire"), *argv], check=True, input=stdin, text=True)
+
+    def cut(self, key, ways):
+        """Frames of each (from, to) are dropped until join(key)."""
+        self.cuts[key] = list(ways)
+        self.show_cuts()
+
+    def join(self, key):
+        self.cuts.pop(key, None)
+        self.show_cuts()
+
+    def show_cuts(self):
+        """All of them anew, in one transaction."""
+        rules = ["add table bridge cut", "delete table bridge cut", "add table bridge cut",
+                 "add chain bridge cut f { type filter hook forward priority 0; }"]
+        rules += [f"add rule bridge cut f iifname {a} oifname {b} drop" for ways in self.cuts.values() for a, b in ways]
+        self.at_bridge("nft", "-f", "-", stdin="\n".join(rules) + "\n")
+
+    def slow(self, name, rate):
+        """What travels to `name` comes at no more than `rate` (tc's words) until quick(name)."""
+        # The bucket and the queue are large beside a frame: a slow wire, not a lossy one.
+        self.at_bridge("tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", rate, "burst", "32kb", "limit", "1mb")
+        self.slowed.add(name)
+
+    def quick(self, name):
+        if name in self.slowed:
+            self.slowed.remove(name)
+            self.at_bridge("tc", "qdisc", "del", "dev", name, "root")
+
+    def heal(self):
+        for key in list(self.cuts):
+            self.join(key)
+        for name in list(self.slowed):
+            self.quick(name)
+
+
+def both_ways(a, b):
+    return [(a, b), (b, a)]
+
+
+def available():
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft") or not shutil.which("tc"):
+        return False
+    name = f"sl{os.getpid()}-try"
+    if ip("netns", "add", name, check=False).returncode:
+        return False
+    ip("netns", "del", name)
+    return True
+
+
+def inside():
+    """Is this the run inside the namespace `client`?"""
+    return INSIDE in os.environ
+
+
+def run_inside(wires):
+    """This program once more, among the hosts of `wires`; its exit status."""
+    try:
+        wires.set_up()
+        return subprocess.run(["ip", "netns", "exec", wires.namespace("client"), sys.executable, *sys.argv],
+                              env={**os.environ, INSIDE: str(os.getpid())}).returncode
+    finally:
+        wires.tear_down()
