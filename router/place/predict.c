@@ -25,7 +25,7 @@
 #define AUTO_CHUNK_MIN                                                                                       \
     16u /* rows of the smallest automatic chunk looked at; the others are twice the one before */
 #define CAP_UNTOLD 512u /* rows of a step of a node that does not say its limit */
-#define DOUBT      0.05 /* share of the price added for what prediction cannot see; see sl_predict() */
+#define DOUBT      0.15 /* share of the price added for what prediction cannot see; see doubt() */
 #define PAUSE_WEIGHT                                                                                         \
     4.0 /* of a pause behind the first token: a stream that stops is worse than one that starts later */
 #define LATER_STEP_MS (SL_PLAN_PROMPT_STEP_MS / 4) /* half of a step of prompts alone, half of the time */
@@ -250,9 +250,10 @@ static double prompt_damage_ms(const struct sl_place_node *n, const struct sl_no
     return work_ms > alone ? n->decode_rows * (work_ms - alone) : 0;
 }
 
-/* Measured step times of equal nodes differ by some percent. Where the rule is free to choose, a prompt shall
- * not travel, nor duties be swapped, for a gain of that size. In mode colocated every node is as good as
- * another. */
+/* Measured step times of equal nodes differ by some percent, a prompt that travels waits in two queues
+ * instead of one, and its pages then fill two caches. Where the rule is free to choose, a prompt shall not
+ * travel, nor duties be swapped, for a gain of that size: 0.05 lost to colocated near capacity where prefixes
+ * are shared, 0.15 does not (docs/benchmarks.md). In mode colocated every node is as good as another. */
 static double doubt(const struct sl_place_state *state, const struct sl_place_req *req,
                     const struct sl_place_candidate *c)
 {
