@@ -32,7 +32,7 @@
 #define MIX           UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / golden ratio: neighbouring numbers far apart */
 
 struct options {
-    char *url, *api_key, *trace, *mode, *json;
+    char *url, *api_key, *trace, *mode, *chunk, *json;
     struct sl_conf_list agents;
     uint32_t requests, max_total, alone, nodes;
     double speed, rate, token_scale, slo_ttft, slo_gap, temperature, timeout_s;
@@ -49,6 +49,8 @@ static const struct sl_conf_opt option_table[] = {
     {"trace", SL_CONF_STRING, AT(trace), NULL,
      "trace as published (Azure CSV, Mooncake JSON lines), normalised, or a fitted one (.fit)", 0, 0, NULL},
     {"mode", SL_CONF_STRING, AT(mode), "hybrid", "X-Sluice-Mode of all requests", 0, 0, NULL},
+    {"chunk", SL_CONF_STRING, AT(chunk), NULL,
+     "X-Sluice-Chunk of all requests: auto, 0 (whole prompts), N; none = as the nodes are set", 0, 0, NULL},
     {"requests", SL_CONF_U32, AT(requests), "0", "cut or repeat the trace to that many; 0 = as it is", 0, 1e7,
      NULL},
     {"speed", SL_CONF_F64, AT(speed), "1", "arrivals of the trace that much faster", 1e-3, 1e4, NULL},
@@ -115,6 +117,8 @@ static void plan(const struct replay *r, const struct sl_trace_request *q, uint6
                                                    .cache_salt = salt,
                                                    .token_ids = true});
     sl_job_header(j, "X-Sluice-Mode", mode);
+    if (r->o->chunk)
+        sl_job_header(j, "X-Sluice-Chunk", r->o->chunk);
     sl_free(p.tokens);
 }
 
