@@ -130,7 +130,9 @@ static void expect_same(const struct fake_request *a, const struct fake_request 
         assert_int_equal(a->tokens[from + i - a->first_index], b->tokens[from + i - b->first_index]);
         assert_true(a->digests[from + i - a->first_index] == b->digests[from + i - b->first_index]);
     }
-    assert_int_equal(b->n_duplicates, 0);
+    /* a decode node that gave up waiting samples the first token too, and tells it again: the same one */
+    assert_int_equal(b->n_different, 0);
+    assert_true(b->n_duplicates == 0 || b->d.report.recovered_tokens > 0);
 }
 
 static void every_split_gives_the_same_tokens_and_moves_its_pages(void **state)
@@ -573,7 +575,7 @@ static void node_at_sigterm_finishes_what_runs_and_takes_nothing_new(void **stat
     cluster_open_with(&c, NULL, hold);
     char id[32], id2[32];
     struct fake_ask a = make_ask(&c, id, 0);
-    a.max_tokens = 1500;
+    a.max_tokens = 300;
     assert_int_equal(fake_submit(&c.router, &a), SL_OK);
     struct fake_request *q = fake_router_request(&c.router, id, 1);
     FAKE_WAIT(&c.router, q->n_tokens > 0);
@@ -586,7 +588,7 @@ static void node_at_sigterm_finishes_what_runs_and_takes_nothing_new(void **stat
     }
     FAKE_WAIT(&c.router, q->d.done);
     assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_LENGTH);
-    assert_int_equal(q->n_tokens, 1500);
+    assert_int_equal(q->n_tokens, 300);
     assert_int_equal(fake_daemon_wait(c.d_pid), 0);
     c.d_pid = 0;
     close_own(&c);
