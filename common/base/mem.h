@@ -31,7 +31,8 @@ void sl_free(void *p); /* takes NULL */
  * thread. */
 void *sl_huge_alloc(size_t bytes, bool prefault);
 void sl_huge_free(void *p, size_t bytes);
-/* Touches every page of a part of a piece, whatever it holds; false when there is no memory for it. */
+/* Touches every page of a part of a piece, whatever it holds, also while others use it; false when there is
+ * no memory for it. */
 SL_MUST_CHECK bool sl_huge_touch(void *p, size_t bytes);
 /* Bytes of all pieces of this process. */
 size_t sl_huge_total(void);

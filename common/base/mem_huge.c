@@ -106,8 +106,8 @@ bool sl_huge_touch(void *p, size_t bytes)
         return false;
 #endif
     for (size_t i = 0; i < size; i += SMALL_PAGE_BYTES) {
-        volatile char *at = first + i;
-        *at = *at;
+        /* at once, since others may write there */
+        atomic_fetch_or_explicit((_Atomic char *)(first + i), 0, memory_order_relaxed);
     }
     return true;
 }

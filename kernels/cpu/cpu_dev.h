@@ -8,8 +8,10 @@
 #define SLUICE_KERNELS_CPU_CPU_DEV_H
 
 #include <math.h>
+#include <stdatomic.h>
 
 #include "common/base/mem.h"
+#include "common/base/thread.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_pool.h"
 
@@ -309,6 +311,8 @@ struct sl_kv {
     size_t token_bytes;             /* from one token's values to the next one's */
     uint8_t *base;
     size_t bytes;
+    struct sl_thread toucher;
+    atomic_bool closing;
 };
 
 /* Start of the strip of (page, layer, K = 0 or V = 1, head): [page_tokens, head_dim], scales behind. */

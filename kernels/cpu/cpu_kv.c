@@ -1,8 +1,28 @@
 /* kernels/cpu/cpu_kv.c - the memory of a page pool: one stretch of huge pages, page i at base + i *
- * page_bytes. */
+ * page_bytes.
+ *
+ * The kernel zeroes a gigabyte in 0.1 to 0.5 s, which no start waits for: a thread of the lowest priority
+ * asks for the memory while the pool is already used, so that later steps seldom do. Whether it is there was
+ * checked before (common/model/model.c). */
 #include "kernels/cpu/cpu_dev.h"
 
 #include <string.h>
+#include <unistd.h>
+
+#define LOWEST_PRIORITY 19 /* nice(2) */
+/* At a time: a huge page. Meanwhile no other thread of the process can map memory. */
+#define TOUCH_BYTES ((size_t)2 << 20)
+
+static void touch_pages(void *arg)
+{
+    struct sl_kv *kv = arg;
+    (void)!nice(LOWEST_PRIORITY); /* on Linux of this thread alone */
+    for (size_t at = 0; at < kv->bytes && !atomic_load(&kv->closing); at += TOUCH_BYTES) {
+        size_t left = kv->bytes - at;
+        if (!sl_huge_touch(kv->base + at, left < TOUCH_BYTES ? left : TOUCH_BYTES))
+            return;
+    }
+}
 
 enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                            struct sl_kv **out, struct sl_why *why)
@@ -11,7 +31,7 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     if (e != SL_OK)
         return e;
     size_t page_bytes = sl_kv_page_bytes(g);
-    uint8_t *base = sl_cpu_touched_alloc(d, page_bytes * n_pages);
+    uint8_t *base = sl_huge_alloc(page_bytes * n_pages, false);
     if (!base || sl_cpu_fit_attention(d, g->head_dim) != SL_OK) {
         sl_huge_free(base, page_bytes * n_pages);
         return sl_why_set(why, SL_ENOMEM,
@@ -26,6 +46,8 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     kv->strip_bytes = (kv->token_bytes + sl_kv_scale_bytes(g)) * g->page_tokens;
     kv->base = base;
     kv->bytes = page_bytes * n_pages;
+    atomic_init(&kv->closing, false);
+    (void)!sl_thread_start(&kv->toucher, "sl-kv-touch", touch_pages, kv); /* only a help */
     *out = kv;
     return SL_OK;
 }
@@ -35,6 +57,8 @@ void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv)
     (void)d;
     if (!kv)
         return;
+    atomic_store(&kv->closing, true);
+    sl_thread_join(&kv->toucher);
     sl_huge_free(kv->base, kv->bytes);
     sl_free(kv);
 }
