@@ -15,22 +15,23 @@
 struct sl_ucx sl_ucx;
 static struct sl_why not_loaded;
 
-static const char
-    *const environment[]
-                      [2] = {
-                          {"UCX_HANDLE_ERRORS", "none"}, /* no signal handlers, no backtraces */
-                          {"UCX_DEBUG_SIGNO", "0"},
-                          {"UCX_MEM_EVENTS", "n"}, /* no patches: the pool is registered by hand and once */
-                          {"UCX_WARN_UNUSED_ENV_VARS", "n"},
-                          {"UCX_POSIX_ERROR_HANDLING", "y"}, /* else peer-error mode drops shared memory */
-                          {"UCX_SYSV_ERROR_HANDLING", "y"},
-                          {"UCX_TCP_CONN_NB", "y"}, /* a connect that blocks holds up all; and when its peer
+static const char *const environment[][2] = {
+    {"UCX_HANDLE_ERRORS", "none"}, /* no signal handlers, no backtraces */
+    {"UCX_DEBUG_SIGNO", "0"},
+    {"UCX_MEM_EVENTS", "n"}, /* no patches: the pool is registered by hand and once */
+    {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+    {"UCX_POSIX_ERROR_HANDLING", "y"}, /* else peer-error mode drops shared memory */
+    {"UCX_SYSV_ERROR_HANDLING", "y"},
+    /* else closing beside a put whose acknowledgement is under way can fail an assertion
+                           * of UCX 1.13 (tcp_ep.c, PUT_TX_WAITING_ACK) and end the process */
+    {"UCX_TCP_PUT_ENABLE", "n"},
+    {"UCX_TCP_CONN_NB", "y"}, /* a connect that blocks holds up all; and when its peer
                                                        goes, 1.13 aborts the process */
-                          {"UCX_TCP_KEEPIDLE", "1s"},
-                          {"UCX_TCP_KEEPINTVL", "1s"},
-                          {"UCX_TCP_KEEPCNT", "3"},
-                          {"UCX_KEEPALIVE_INTERVAL", "1s"},
-                          {"UCX_MAX_RNDV_RAILS", "1"}, /* no striping over all interfaces */
+    {"UCX_TCP_KEEPIDLE", "1s"},
+    {"UCX_TCP_KEEPINTVL", "1s"},
+    {"UCX_TCP_KEEPCNT", "3"},
+    {"UCX_KEEPALIVE_INTERVAL", "1s"},
+    {"UCX_MAX_RNDV_RAILS", "1"}, /* no striping over all interfaces */
 };
 
 #define UCP(name)                                                                                            \
