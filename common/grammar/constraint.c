@@ -10,7 +10,7 @@
 
 struct sl_constraint {
     const struct sl_token_bytes *tokens;
-    struct sl_program *program;
+    struct sl_grammar *program;
     struct sl_matcher *matcher;
     int32_t *ends;
     uint32_t n_ends, state;
@@ -19,7 +19,7 @@ struct sl_constraint {
     uint32_t n_sets;
 };
 
-struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, struct sl_program *program,
+struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, struct sl_grammar *program,
                                         const int32_t *ends, uint32_t n_ends)
 {
     struct sl_constraint *c = sl_xcalloc(1, sizeof *c);
@@ -48,7 +48,7 @@ void sl_constraint_free(struct sl_constraint *c)
     forget_sets(c);
     sl_hashmap_free(c->set_of);
     sl_matcher_free(c->matcher);
-    sl_program_free(c->program);
+    sl_grammar_free(c->program);
     sl_free(c->ends);
     sl_free(c);
 }

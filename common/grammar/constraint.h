@@ -13,7 +13,7 @@ struct sl_constraint; /* opaque */
 
 /* tokens outlives it; takes program. ends: tokens that end a text; where it may end they are allowed, and
  * where nothing else is. */
-struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, struct sl_program *program,
+struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, struct sl_grammar *program,
                                         const int32_t *ends, uint32_t n_ends);
 void sl_constraint_free(struct sl_constraint *c); /* takes NULL */
 

@@ -9,7 +9,7 @@
 
 #include "common/base/err.h"
 
-#define SL_PROGRAM_MAX_INSNS (1u << 16)
+#define SL_GRAMMAR_MAX_INSNS (1u << 16) /* 12 bytes each; a schema of 64 KiB stays below in practice */
 
 enum sl_insn_op {
     SL_INSN_BYTE,  /* one byte from lo to hi, then the next instruction */
@@ -25,11 +25,11 @@ struct sl_insn {
     uint32_t x, y;
 };
 
-struct sl_program {
+struct sl_grammar {
     struct sl_insn *insns; /* starts at 0 */
     uint32_t n;
 };
 
-void sl_program_free(struct sl_program *p); /* takes NULL */
+void sl_grammar_free(struct sl_grammar *p); /* takes NULL */
 
 #endif

@@ -12,11 +12,11 @@
 #include "common/base/mem.h"
 #include "common/grammar/matcher.h"
 
-#define MAX_RULES       4096
-#define PATH_BYTES      256
-#define INDENT_CHARS    20 /* behind a line feed */
-#define NUMBER_DIGITS   16 /* doubles hold 15 to 17 */
-#define EXPONENT_DIGITS 2  /* so that no number is infinite */
+#define MAX_RULES       4096 /* schemas in a schema: more than 64 KiB of text hold in practice */
+#define PATH_BYTES      256  /* of a place that a message names; longer ones are cut */
+#define INDENT_CHARS    20   /* behind a line feed */
+#define NUMBER_DIGITS   16   /* doubles hold 15 to 17 */
+#define EXPONENT_DIGITS 2    /* so that no number is infinite */
 
 typedef uint32_t label;
 
@@ -54,7 +54,7 @@ static void refuse(struct writer *w, enum sl_err err, const char *word, const ch
 
 static void put(struct writer *w, struct sl_insn i)
 {
-    if (w->n == SL_PROGRAM_MAX_INSNS) {
+    if (w->n == SL_GRAMMAR_MAX_INSNS) {
         refuse(w, SL_ETOOBIG, "", "the schema is too large");
         return;
     }
@@ -656,6 +656,8 @@ static void write_any_of(struct writer *w, const json_t *list, const char *name)
         refuse(w, SL_EINVAL, name, "expected a list of schemas, not empty");
         return;
     }
+    if (json_array_size(list) > SL_SCHEMA_MAX_CHOICES)
+        refuse(w, SL_EUNSUPPORTED, name, "more than 32 schemas are not kept to here");
     json_array_foreach((json_t *)list, i, one)
     {
         char number[24];
@@ -757,6 +759,8 @@ static void write_schema(struct writer *w, const json_t *schema)
         } else if (strcmp(shape, "enum") == 0) {
             if (json_array_size(value) == 0)
                 refuse(w, SL_EINVAL, "enum", "expected a list of values, not empty");
+            else if (json_array_size(value) > SL_SCHEMA_MAX_VALUES)
+                refuse(w, SL_EUNSUPPORTED, "enum", "more than 1024 values are not kept to here");
             else
                 write_values(w, value);
         } else if (strcmp(shape, "allOf") == 0 && json_array_size(value) != 1) {
@@ -780,7 +784,7 @@ static void write_schema(struct writer *w, const json_t *schema)
         jump(w, w->fixed[ANY]);
 }
 
-void sl_program_free(struct sl_program *p)
+void sl_grammar_free(struct sl_grammar *p)
 {
     if (!p)
         return;
@@ -799,7 +803,7 @@ static void resolve(struct writer *w)
     }
 }
 
-enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_program **out, struct sl_why *why)
+enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_grammar **out, struct sl_why *why)
 {
     struct writer w = {.root = schema, .why = why, .path = "schema"};
     w.rules = sl_xcalloc(MAX_RULES, sizeof *w.rules);
@@ -815,8 +819,8 @@ enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_program **out
         place(&w, w.rules[i].at);
         write_schema(&w, w.rules[i].schema);
     }
-    struct sl_program *p = sl_xalloc(sizeof *p);
-    *p = (struct sl_program){.insns = w.insns, .n = w.n};
+    struct sl_grammar *p = sl_xalloc(sizeof *p);
+    *p = (struct sl_grammar){.insns = w.insns, .n = w.n};
     if (w.err == SL_OK) {
         resolve(&w);
         struct sl_matcher *m = sl_matcher_new(p);
@@ -827,7 +831,7 @@ enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_program **out
     if (w.err == SL_OK)
         *out = p;
     else
-        sl_program_free(p);
+        sl_grammar_free(p);
     sl_hashmap_free(w.rule_of);
     sl_free(w.places);
     sl_free(w.rules);

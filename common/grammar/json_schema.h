@@ -2,10 +2,10 @@
  *
  * Every text of the program is JSON and fits the schema; not every fitting text is in it:
  *   - members of an object come in the order of "properties", optional ones may be left out; where properties
- * are listed and additionalProperties is absent there are no others (as XGrammar and OpenAI's strict mode
- * have it);
+ *     are listed and additionalProperties is absent there are no others (as XGrammar and OpenAI's strict mode
+ *     have it);
  *   - blanks: at most one space, or a line feed with up to 20 spaces or tabs, behind { [ , : and in front of
- * } ];
+ *     } ];
  *   - numbers have at most 16 digits in front of the point and behind it, and exponents of two;
  *   - escapes \uXXXX stand for no surrogates: characters beyond U+FFFF come as themselves.
  * Taken: type (also a list), properties, required, additionalProperties, items, minItems, maxItems,
@@ -19,11 +19,13 @@
 
 #include "common/grammar/grammar.h"
 
-#define SL_SCHEMA_MAX_BYTES  (64u << 10) /* of its text */
-#define SL_SCHEMA_MAX_REPEAT 1024        /* of minLength, maxLength, minItems, maxItems */
+#define SL_SCHEMA_MAX_BYTES   (64u << 10) /* of its text */
+#define SL_SCHEMA_MAX_VALUES  1024        /* of an enum */
+#define SL_SCHEMA_MAX_CHOICES 32          /* of anyOf and oneOf */
+#define SL_SCHEMA_MAX_REPEAT  1024        /* of minLength, maxLength, minItems, maxItems */
 
 /* *out is the caller's. SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG; *why names the place in the schema. */
-SL_MUST_CHECK enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_program **out,
+SL_MUST_CHECK enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_grammar **out,
                                                  struct sl_why *why);
 
 #endif

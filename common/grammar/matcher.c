@@ -31,9 +31,10 @@ struct seen {
 };
 
 struct sl_matcher {
-    const struct sl_program *program;
+    const struct sl_grammar *program;
     struct state *states; /* [0] is dead, [1] the start */
     uint32_t n_states, cap_states;
+    size_t n_numbers;              /* of all threads */
     struct sl_hashmap *by_threads; /* digest -> number of a state */
     struct numbers work, found;    /* of the state that is being made */
     struct seen *seen;             /* [SEEN_SLOTS] threads met in this round */
@@ -153,6 +154,7 @@ static uint32_t keep_found(struct sl_matcher *m)
     }
     m->states[m->n_states] =
         (struct state){.threads = sl_xmemdup(m->found.at, bytes), .n = m->found.n, .ends = may_end(m)};
+    m->n_numbers += m->found.n;
     sl_hashmap_put_u64(m->by_threads, key, (void *)(uintptr_t)m->n_states);
     return m->n_states++;
 }
@@ -178,7 +180,7 @@ void sl_matcher_free(struct sl_matcher *m)
     sl_free(m);
 }
 
-struct sl_matcher *sl_matcher_new(const struct sl_program *p)
+struct sl_matcher *sl_matcher_new(const struct sl_grammar *p)
 {
     struct sl_matcher *m = sl_xcalloc(1, sizeof *m);
     m->program = p;
@@ -230,7 +232,7 @@ bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state)
 
 uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot)
 {
-    *forgot = m->n_states > SL_MATCHER_KEEP;
+    *forgot = m->n_states > SL_MATCHER_KEEP || m->n_numbers > SL_MATCHER_KEEP_NUMBERS;
     if (!*forgot)
         return state;
     m->found.n = 0;
@@ -238,5 +240,6 @@ uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot)
     forget_states(m);
     m->by_threads = sl_hashmap_new();
     m->n_states = SL_MATCHER_START;
+    m->n_numbers = 0;
     return keep_found(m);
 }

@@ -9,22 +9,22 @@
 
 #include "common/grammar/grammar.h"
 
-#define SL_MATCHER_DEAD       0u /* no text of the program begins so */
-#define SL_MATCHER_START      1u
-#define SL_MATCHER_MAX_DEPTH  128   /* rules inside each other; deeper texts are not read */
-#define SL_MATCHER_MAX_VISITS 16384 /* instructions looked at for one byte; what lies behind is not read */
-#define SL_MATCHER_KEEP       4096  /* states kept between two tokens: about 1 KiB each */
+#define SL_MATCHER_DEAD         0u /* no text of the program begins so */
+#define SL_MATCHER_START        1u
+#define SL_MATCHER_MAX_DEPTH    128  /* rules inside each other; deeper texts are not read */
+#define SL_MATCHER_MAX_VISITS   4096 /* instructions looked at for one byte; what lies behind is not read */
+#define SL_MATCHER_KEEP         4096 /* states kept between two tokens: about 1 KiB each, and their threads: */
+#define SL_MATCHER_KEEP_NUMBERS (1u << 20) /* of 4 bytes */
 
 struct sl_matcher; /* opaque */
 
 /* p outlives it. NULL: no text is in its language, not even an empty one. */
-struct sl_matcher *sl_matcher_new(const struct sl_program *p);
+struct sl_matcher *sl_matcher_new(const struct sl_grammar *p);
 void sl_matcher_free(struct sl_matcher *m); /* takes NULL */
 
 uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte);
 bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state); /* the text may end here */
-/* Forgets all states but one when there are more than SL_MATCHER_KEEP; returns its new number, and true in
- * *forgot. */
+/* Forgets all states but one when there are more than are kept; returns its new number, and true in *forgot. */
 uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot);
 
 #endif

@@ -25,6 +25,7 @@
 #define COMMANDS_AT_ONCE  64u
 #define MAX_COMMANDS      1024u
 #define MAX_XFER_EVENTS   65536u
+#define STEPS_PER_ROUND   16 /* that ended before they were looked at */
 #define EVENTS_PER_POLL   64u
 #define BLOCKING_MS       500 /* between two looks; a transfer that goes on shows within one */
 #define MAX_RESYNC_TOKENS 32768u
@@ -88,8 +89,7 @@ void sl_node_drain(struct sl_node *n, bool on, uint32_t deadline_ms)
         sl_node_router_beat(n->routers[i]);
 }
 
-/* ---- commands
- * -------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 static void reply_code(struct sl_wire_in *in, enum sl_err code, const char *why)
 {
@@ -201,8 +201,7 @@ static void on_command(struct sl_node *n, struct sl_wire_in *in)
     }
 }
 
-/* ---- the loop
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the loop ---- */
 
 static void on_commands(void *arg, uint32_t events)
 {
@@ -270,13 +269,18 @@ void sl_node_end_hold(struct sl_node *n)
     n->hold_over = true;
 }
 
-/* A step may end before the loop sleeps, and then nothing wakes it for the next one: the round ends only with
- * a step in flight, or with nothing to do. */
+/* A step may end before the loop sleeps, and then nothing wakes it for the next one: the round ends with a step
+ * in flight, with nothing to do, or with a wake-up of its own so that commands and timers have their turn. */
 static void end_round(struct sl_node *n)
 {
     bool started;
+    uint32_t steps = 0;
     collect(n);
     do {
+        if (++steps > STEPS_PER_ROUND) {
+            sl_loop_wake(n->loop);
+            break;
+        }
         started = !is_held(n) && sl_engine_step(n->engine, sl_now_us());
         for (size_t i = 0; i < n->n_routers; i++)
             sl_node_router_flush(n->routers[i]);
@@ -302,8 +306,7 @@ void sl_node_stop(struct sl_node *n)
     sl_loop_wake(n->loop);
 }
 
-/* ---- start and end
- * --------------------------------------------------------------------------------------------- */
+/* ---- start and end ---- */
 
 /* systemd shows it, and waits on: a large model on a slow disk is no start that hangs. */
 static void loading(void *arg, unsigned percent)
@@ -438,7 +441,7 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
     n->blocking_timer = sl_timer_new(n->loop, on_blocking, n);
     if ((err = open_engine(n, why)) != SL_OK || (err = open_xfer(n, why)) != SL_OK)
         goto fail;
-    n->words = sl_node_words_open(conf->model);
+    n->words = sl_node_words_open(conf->model, sl_engine_model(n->engine)->n_vocab);
     if ((err = sl_wire_server_open(conf->listen, COMMANDS_AT_ONCE, n->commands, 0, &n->server, why)) != SL_OK)
         goto fail;
     if ((err = reachable(conf, sl_wire_server_url(n->server), "listen", &n->command_url, why)) != SL_OK ||

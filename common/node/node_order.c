@@ -209,15 +209,15 @@ static enum sl_err constraint_of(const struct sl_order *o, struct sl_node_words 
 {
     const Sluice__Sampling *s = o->sampling;
     const struct sl_token_bytes *tokens;
-    struct sl_program *program;
+    struct sl_grammar *grammar;
     enum sl_err err = sl_node_words_get(words, &tokens, why);
     if (err != SL_OK)
         return err;
     json_t *schema = json_loads(s->json_schema, JSON_DECODE_ANY, NULL);
-    err = sl_json_schema_compile(schema, &program, why);
+    err = sl_json_schema_compile(schema, &grammar, why);
     json_decref(schema);
     if (err == SL_OK)
-        *out = sl_constraint_new(tokens, program, s->stop_ids, (uint32_t)s->n_stop_ids);
+        *out = sl_constraint_new(tokens, grammar, s->stop_ids, (uint32_t)s->n_stop_ids);
     return err;
 }
 

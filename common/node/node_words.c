@@ -6,6 +6,7 @@
 
 struct sl_node_words {
     const char *model;
+    uint32_t n_vocab;
     struct sl_thread thread;
     bool joined; /* then the rest may be read */
     struct sl_token_bytes *bytes;
@@ -31,14 +32,15 @@ static void read_words(void *arg)
     sl_vocab_src_fini(&src);
     if (w->err != SL_OK)
         return;
-    w->bytes = sl_token_bytes_new(sl_tokenizer_n_vocab(t), piece, t);
+    w->bytes = sl_token_bytes_new(w->n_vocab, piece, t);
     sl_tokenizer_close(t);
 }
 
-struct sl_node_words *sl_node_words_open(const char *model)
+struct sl_node_words *sl_node_words_open(const char *model, uint32_t n_vocab)
 {
     struct sl_node_words *w = sl_xcalloc(1, sizeof *w);
     w->model = model;
+    w->n_vocab = n_vocab;
     if (sl_thread_start(&w->thread, "words", read_words, w) != SL_OK) {
         w->joined = true;
         w->err = sl_why_set(&w->why, SL_ENOMEM, "no thread could be started to read the vocabulary");

@@ -143,8 +143,7 @@ bool sl_oai_check_model(const struct sl_oai_model *model, const char *name, stru
                         name, model->names[0]);
 }
 
-/* ---- what would need work that is not there
- * -------------------------------------------------------------------------------------- */
+/* ---- what would need work that is not there ---- */
 
 static void refuse_best_of(const struct sl_fields *f, uint32_t n)
 {
@@ -157,25 +156,25 @@ static void refuse_best_of(const struct sl_fields *f, uint32_t n)
 static void keep_schema(const struct sl_fields *f, const json_t *schema, struct sl_gen_req *req)
 {
     struct sl_why why = {0};
-    struct sl_program *program;
-    size_t n = json_dumpb(schema, NULL, 0, JSON_COMPACT);
+    struct sl_grammar *grammar;
+    size_t n = json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
     if (n > SL_SCHEMA_MAX_BYTES) {
         sl_fault_set(f->fault, SL_EINVAL, "response_format",
                      "The schema has %zu bytes; at most %u are taken.", n, SL_SCHEMA_MAX_BYTES);
         return;
     }
-    enum sl_err err = sl_json_schema_compile(schema, &program, &why);
+    enum sl_err err = sl_json_schema_compile(schema, &grammar, &why);
     if (err != SL_OK) {
         sl_fault_set(f->fault, err == SL_EUNSUPPORTED ? err : SL_EINVAL, "response_format",
                      "response_format: %s.", why.text);
         return;
     }
-    sl_program_free(program);
+    sl_grammar_free(grammar);
     req->sampling.json_schema = sl_arena_alloc(req->arena, n + 1);
     if (!req->sampling.json_schema)
         sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
     else
-        (void)json_dumpb(schema, req->sampling.json_schema, n, JSON_COMPACT);
+        (void)json_dumpb(schema, req->sampling.json_schema, n, JSON_COMPACT | JSON_ENCODE_ANY);
 }
 
 static void read_response_format(const struct sl_fields *f, struct sl_gen_req *req)
@@ -219,7 +218,7 @@ static void refuse_formats(const struct sl_fields *f)
         sl_fault_set(f->fault, SL_EUNSUPPORTED, "prompt_logprobs", "prompt_logprobs is not supported.");
 }
 
-/* tools and whether the model may call them. That it must is not offered: nothing here forces what it says.
+/* tools and whether the model may call them. That it must is not offered: no tool's form is forced yet.
  */
 static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
 {
@@ -240,9 +239,7 @@ static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
         out->tools = tools;
 }
 
-/* ---- sampling
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- sampling ---- */
 
 static void read_sampling(const struct sl_fields *f, Sluice__Sampling *s)
 {
@@ -312,9 +309,7 @@ static void read_bias(const struct sl_fields *f, uint32_t n_vocab, struct sl_are
     }
 }
 
-/* ---- where it ends
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- where it ends ---- */
 
 static void read_lengths(const struct sl_fields *f, bool chat, uint32_t context, struct sl_oai_request *out,
                          Sluice__Sampling *s)
@@ -398,9 +393,7 @@ static void read_stop_tokens(const struct sl_fields *f, const struct sl_oai_mode
     s->ignore_eos = s->n_stop_ids == 0;
 }
 
-/* ---- how it is shown
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- how it is shown ---- */
 
 static void read_logprobs(const struct sl_fields *f, bool chat, struct sl_gen_req *req)
 {
@@ -438,9 +431,7 @@ static void read_stream(const struct sl_fields *f, struct sl_oai_request *out)
     out->continuous_usage = req->include_usage && sl_field_bool(&in, "continuous_usage_stats", false);
 }
 
-/* ---- the prompt
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the prompt ---- */
 
 bool sl_oai_token_list(const json_t *list, const char *name, uint32_t n_vocab, struct sl_arena *arena,
                        int32_t **tokens, uint32_t *n, struct sl_fault *fault)

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = zero ? (size_t)(zero - data) : size;
     json_t *schema =
         n <= SL_SCHEMA_MAX_BYTES ? json_loadb((const char *)data, n, JSON_DECODE_ANY, NULL) : NULL;
-    struct sl_program *p;
+    struct sl_grammar *p;
     struct sl_why why = {0};
     if (!schema)
         return 0;
@@ -37,6 +37,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_decref(j);
     }
     sl_matcher_free(m);
-    sl_program_free(p);
+    sl_grammar_free(p);
     return 0;
 }

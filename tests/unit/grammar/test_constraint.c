@@ -40,7 +40,7 @@ static struct sl_constraint *open_constraint(const struct sl_token_bytes *tokens
 {
     static const int32_t ends[] = {END, OTHER_END};
     struct sl_why why = {0};
-    struct sl_program *p;
+    struct sl_grammar *p;
     json_t *j = json_loads(schema, JSON_DECODE_ANY, NULL);
     assert_int_equal(sl_json_schema_compile(j, &p, &why), SL_OK);
     json_decref(j);
@@ -73,7 +73,7 @@ static void walked_set_equals_token_by_token(void **unused)
     (void)unused;
     for (size_t k = 0; k < SL_COUNTOF(schemas); k++) {
         struct sl_why why = {0};
-        struct sl_program *p;
+        struct sl_grammar *p;
         json_t *j = json_loads(schemas[k], JSON_DECODE_ANY, NULL);
         assert_int_equal(sl_json_schema_compile(j, &p, &why), SL_OK);
         json_decref(j);
@@ -100,7 +100,7 @@ static void walked_set_equals_token_by_token(void **unused)
         }
         sl_constraint_free(c);
         sl_matcher_free(m);
-        sl_program_free(p);
+        sl_grammar_free(p);
     }
     sl_token_bytes_free(tokens);
 }

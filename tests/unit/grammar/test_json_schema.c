@@ -10,10 +10,10 @@
 #include "common/grammar/json_schema.h"
 #include "common/grammar/matcher.h"
 
-static struct sl_program *compile(const char *schema)
+static struct sl_grammar *compile(const char *schema)
 {
     struct sl_why why = {0};
-    struct sl_program *p = NULL;
+    struct sl_grammar *p = NULL;
     json_t *j = json_loads(schema, JSON_DECODE_ANY, NULL);
     if (sl_json_schema_compile(j, &p, &why) != SL_OK)
         fail_msg("%s: %s", schema, why.text);
@@ -21,7 +21,7 @@ static struct sl_program *compile(const char *schema)
     return p;
 }
 
-static bool takes(const struct sl_program *p, const char *text)
+static bool takes(const struct sl_grammar *p, const char *text)
 {
     struct sl_matcher *m = sl_matcher_new(p);
     uint32_t state = SL_MATCHER_START;
@@ -119,10 +119,10 @@ static void texts_fit_or_do_not(void **state)
     };
     (void)state;
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
-        struct sl_program *p = compile(cases[i].schema);
+        struct sl_grammar *p = compile(cases[i].schema);
         if (takes(p, cases[i].text) != cases[i].fits)
             fail_msg("%s: '%s' should%s fit", cases[i].schema, cases[i].text, cases[i].fits ? "" : " not");
-        sl_program_free(p);
+        sl_grammar_free(p);
     }
 }
 
@@ -160,7 +160,7 @@ static void what_is_not_kept_to_is_refused_by_name(void **state)
     (void)state;
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct sl_why why = {0};
-        struct sl_program *p;
+        struct sl_grammar *p;
         json_t *j = json_loads(cases[i].schema, JSON_DECODE_ANY, NULL);
         enum sl_err err = sl_json_schema_compile(j, &p, &why);
         if (err != cases[i].err || !strstr(why.text, cases[i].words))
@@ -172,7 +172,7 @@ static void what_is_not_kept_to_is_refused_by_name(void **state)
 /* 100 brackets are read, 200 are not; neither costs more than its length. */
 static void depth_has_an_end(void **state)
 {
-    struct sl_program *p = compile("{}");
+    struct sl_grammar *p = compile("{}");
     char text[401];
     (void)state;
     for (size_t n = 100; n <= 200; n += 100) {
@@ -181,7 +181,7 @@ static void depth_has_an_end(void **state)
         text[2 * n] = '\0';
         assert_int_equal(takes(p, text), n == 100);
     }
-    sl_program_free(p);
+    sl_grammar_free(p);
 }
 
 int main(void)
