@@ -26,11 +26,13 @@ void sl_notify(const char *fmt, ...)
     int n = vsnprintf(state, sizeof state, fmt, ap);
     va_end(ap);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || n < 0)
+    if (fd < 0)
         return;
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-    /* nobody to tell when it fails: systemd finds out by its own timeouts */
-    (void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&to, len);
+    /* Nobody to tell when it fails, and no thread of a daemon waits for a manager that does not read: systemd finds
+     * out by its own timeouts. */
+    if (n >= 0)
+        (void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&to, len);
     close(fd);
 }
 

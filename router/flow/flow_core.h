@@ -48,7 +48,7 @@ struct sl_flow {
     enum sl_place_mode mode;
     uint64_t next_stats_ms;
     struct sl_share share;
-    struct sl_held *held;        /* [conf.max_requests] */
+    struct sl_share_entry *held; /* [conf.max_requests] */
     uint32_t n_waiting;          /* of held */
     bool room;                   /* a node has less to do than before: see who may go */
     struct sl_hashmap *accounts; /* key name -> struct sl_account */

@@ -17,7 +17,8 @@ bool sl_flow_must_wait(const struct sl_flow *f, const struct sl_request *r,
                        const struct sl_place_choice *choice)
 {
     const struct sl_gen_req *q = r->req;
-    if (!f->conf.hold_ms || r->attempt > 0 || q->split >= 0 || q->want_prefill_node || q->want_decode_node)
+    if (!f->conf.hold_ms || r->attempt > 0 || q->split >= 0 || q->mode != SL_MODE_DEFAULT ||
+        q->want_prefill_node || q->want_decode_node)
         return false;
     return f->n_waiting > 0 || choice->best.predicted.wait_ms > f->conf.hold_ms;
 }
@@ -45,12 +46,12 @@ static void refuse(struct sl_flow *f, struct sl_request *r, double wait_ms, doub
 void sl_flow_hold(struct sl_flow *f, struct sl_request *r, const struct sl_place_choice *choice)
 {
     uint64_t now = sl_now_us();
-    struct sl_held mine = {.who = r,
-                           .account = r->account,
-                           .priority = sl_flow_priority(r),
-                           .arrived_us = r->record->arrived_us,
-                           .since_us = now,
-                           .work = r->req->n_tokens};
+    struct sl_share_entry mine = {.who = r,
+                                  .account = r->account,
+                                  .priority = sl_flow_priority(r),
+                                  .arrived_us = r->record->arrived_us,
+                                  .since_us = now,
+                                  .work = r->req->n_tokens};
     sl_share_enter(&f->share, r->account, f->held, f->n_waiting, now);
     const struct sl_place_prediction *p = &choice->best.predicted;
     double wait_ms = sl_share_wait_ms(&f->share, f->held, f->n_waiting, &mine,

@@ -9,7 +9,7 @@
 #define GUESS_MS  1000.0  /* so much of seeing outweighs the prediction */
 #define MEMORY_MS 20000.0 /* of the measured rate: longer than the time between two reports of a node */
 
-static bool waits(const struct sl_account *a, const struct sl_held *held, uint32_t n)
+static bool waits(const struct sl_account *a, const struct sl_share_entry *held, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (held[i].account == a)
@@ -17,7 +17,7 @@ static bool waits(const struct sl_account *a, const struct sl_held *held, uint32
     return false;
 }
 
-void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_held *held, uint32_t n,
+void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_share_entry *held, uint32_t n,
                     uint64_t now_us)
 {
     if (n == 0) {
@@ -32,7 +32,7 @@ void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_he
 }
 
 /* What is skipped lets nothing pass that would make it wait for more than its own work. */
-static double most_work(const struct sl_held *held, uint32_t n)
+static double most_work(const struct sl_share_entry *held, uint32_t n)
 {
     double most = HUGE_VAL;
     for (uint32_t i = 0; i < n; i++)
@@ -41,18 +41,19 @@ static double most_work(const struct sl_held *held, uint32_t n)
     return most;
 }
 
-static bool may_go(const struct sl_held *h, double most)
+static bool may_go(const struct sl_share_entry *h, double most)
 {
     return !h->skipped && h->work < most;
 }
 
-static int64_t level(const struct sl_held *h, uint64_t now_us)
+static int64_t level(const struct sl_share_entry *h, uint64_t now_us)
 {
     return sl_slack_level(&(struct sl_slack){.priority = h->priority, .arrived_us = h->since_us}, now_us);
 }
 
 /* The priority whose turn it is: the most urgent after ageing, and of equals the one that aged. */
-static bool next_priority(const struct sl_held *held, uint32_t n, double most, uint64_t now_us, int32_t *out)
+static bool next_priority(const struct sl_share_entry *held, uint32_t n, double most, uint64_t now_us,
+                          int32_t *out)
 {
     int64_t best = 0;
     bool found = false;
@@ -69,7 +70,7 @@ static bool next_priority(const struct sl_held *held, uint32_t n, double most, u
     return found;
 }
 
-uint32_t sl_share_next(const struct sl_held *held, uint32_t n, uint64_t now_us)
+uint32_t sl_share_next(const struct sl_share_entry *held, uint32_t n, uint64_t now_us)
 {
     const double most = most_work(held, n);
     uint32_t best = SL_SHARE_NONE;
@@ -77,7 +78,7 @@ uint32_t sl_share_next(const struct sl_held *held, uint32_t n, uint64_t now_us)
     if (!next_priority(held, n, most, now_us, &priority))
         return SL_SHARE_NONE;
     for (uint32_t i = 0; i < n; i++) {
-        const struct sl_held *h = &held[i], *b = best == SL_SHARE_NONE ? NULL : &held[best];
+        const struct sl_share_entry *h = &held[i], *b = best == SL_SHARE_NONE ? NULL : &held[best];
         if (h->priority != priority || !may_go(h, most))
             continue;
         if (!b || h->account->used < b->account->used ||
@@ -104,7 +105,7 @@ static double drain_per_ms(const struct sl_drain *d, double guess)
     return (d->work + GUESS_MS * guess) / (d->ms + GUESS_MS);
 }
 
-void sl_share_served(struct sl_share *s, struct sl_held *held, uint32_t n, uint32_t i, uint64_t now_us)
+void sl_share_served(struct sl_share *s, struct sl_share_entry *held, uint32_t n, uint32_t i, uint64_t now_us)
 {
     for (uint32_t k = 0; k < n; k++)
         if (held[k].priority == held[i].priority)
@@ -116,12 +117,12 @@ void sl_share_served(struct sl_share *s, struct sl_held *held, uint32_t n, uint3
     drain_add(&held[i].account->drain, held[i].work, now_us);
 }
 
-void sl_share_skip(struct sl_held *h)
+void sl_share_skip(struct sl_share_entry *h)
 {
     h->skipped = true;
 }
 
-void sl_share_anew(struct sl_held *held, uint32_t n)
+void sl_share_anew(struct sl_share_entry *held, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         held[i].skipped = false;
@@ -132,8 +133,8 @@ void sl_share_charge(struct sl_account *a, double work)
     a->used += work / a->weight;
 }
 
-double sl_share_wait_ms(const struct sl_share *s, const struct sl_held *held, uint32_t n,
-                        const struct sl_held *mine, double guess_per_ms)
+double sl_share_wait_ms(const struct sl_share *s, const struct sl_share_entry *held, uint32_t n,
+                        const struct sl_share_entry *mine, double guess_per_ms)
 {
     double ahead = 0;
     for (uint32_t i = 0; i < n; i++)

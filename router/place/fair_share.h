@@ -37,7 +37,7 @@ struct sl_account {
     struct sl_drain drain;
 };
 
-struct sl_held {
+struct sl_share_entry {
     void *who; /* the caller's */
     struct sl_account *account;
     int32_t priority; /* lower is earlier */
@@ -56,24 +56,25 @@ struct sl_share {
 };
 
 /* Before a request of the account is put into held[n]. */
-void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_held *held, uint32_t n,
+void sl_share_enter(struct sl_share *s, struct sl_account *a, const struct sl_share_entry *held, uint32_t n,
                     uint64_t now_us);
 /* The one that goes next, or SL_SHARE_NONE. When nodes have no room for it, sl_share_skip() and ask again:
  * who waits behind a long prompt's turn may be short enough not to wait. What overtakes a request adds up to
  * less than its own work, so that short ones do not starve a long one. */
-uint32_t sl_share_next(const struct sl_held *held, uint32_t n, uint64_t now_us);
-void sl_share_skip(struct sl_held *h);
+uint32_t sl_share_next(const struct sl_share_entry *held, uint32_t n, uint64_t now_us);
+void sl_share_skip(struct sl_share_entry *h);
 /* held[i] is let go. The caller takes it out and charges its prompt to the account. */
-void sl_share_served(struct sl_share *s, struct sl_held *held, uint32_t n, uint32_t i, uint64_t now_us);
+void sl_share_served(struct sl_share *s, struct sl_share_entry *held, uint32_t n, uint32_t i,
+                     uint64_t now_us);
 /* There is room again: what was skipped is looked at again. */
-void sl_share_anew(struct sl_held *held, uint32_t n);
+void sl_share_anew(struct sl_share_entry *held, uint32_t n);
 /* Work done, in tokens of prompt: also of requests that never had to wait. */
 void sl_share_charge(struct sl_account *a, double work);
 /* How long `mine`, which entered and is not in held yet, will wait. What goes before it is, of more urgent
  * classes, all that waits; of its own what the other keys get until its own key has got what it asked for
  * before. Who comes later and goes before it all the same shows in how fast its key was served lately.
  * guess_per_ms: tokens a millisecond of all nodes, by prediction; what was seen counts more and more. */
-double sl_share_wait_ms(const struct sl_share *s, const struct sl_held *held, uint32_t n,
-                        const struct sl_held *mine, double guess_per_ms);
+double sl_share_wait_ms(const struct sl_share *s, const struct sl_share_entry *held, uint32_t n,
+                        const struct sl_share_entry *mine, double guess_per_ms);
 
 #endif

@@ -187,16 +187,16 @@ static void run_next(void *arg, uint32_t i)
 
 static void measure_turns(uint32_t rounds)
 {
-    struct sl_held *held = sl_xcalloc(HELD, sizeof *held);
+    struct sl_share_entry *held = sl_xcalloc(HELD, sizeof *held);
     struct sl_account accounts[8];
     for (uint32_t i = 0; i < SL_COUNTOF(accounts); i++)
         accounts[i] = (struct sl_account){.weight = 1, .used = i};
     for (uint32_t i = 0; i < HELD; i++)
-        held[i] = (struct sl_held){.account = &accounts[i % SL_COUNTOF(accounts)],
-                                   .priority = (int32_t)(i % 3),
-                                   .arrived_us = i,
-                                   .since_us = i,
-                                   .work = 100};
+        held[i] = (struct sl_share_entry){.account = &accounts[i % SL_COUNTOF(accounts)],
+                                          .priority = (int32_t)(i % 3),
+                                          .arrived_us = i,
+                                          .since_us = i,
+                                          .work = 100};
     measure("whose turn it is, 1024 that wait", rounds, run_next, held);
     sl_free(held);
 }

@@ -2,7 +2,7 @@
 import signal
 import unittest
 
-from harness import Cluster, Daemon, program, prompt_of, router_ports, wait_for
+from harness import PATIENT_ROUTER, Cluster, Daemon, program, prompt_of, router_ports, wait_for
 from streams import Background, errors_of, tokens_of
 
 
@@ -34,7 +34,8 @@ class RouterLost(unittest.TestCase):
         with Cluster(prefill=0, decode=0) as c:
             admin = f"ipc://{c.folder}/other.sock"
             other = Daemon("other", [program("sluice-router"), "--listen", f"{c.address}:0", "--model", c.model, "--served-model-name", "tiny",
-                                     "--register-url", f"tcp://{c.address}:0", "--event-url", f"tcp://{c.address}:0", "--admin-url", admin], c.folder)
+                                     "--register-url", f"tcp://{c.address}:0", "--event-url", f"tcp://{c.address}:0", "--admin-url", admin,
+                                     *PATIENT_ROUTER, "--hold-ms", "0"], c.folder)
             register, _, http = router_ports(other)
             both = f"tcp://{c.address}:{c.register_port},tcp://{c.address}:{register}"
             c.start_node("p0", "sluice-prefill", ["--routers", both])

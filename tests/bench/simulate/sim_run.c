@@ -56,7 +56,7 @@ struct run {
     struct sl_account accounts[SIM_MAX_KEYS];
     struct sl_output_mean outputs[SIM_MAX_CLASSES];
     struct sl_share share;
-    struct sl_held *held; /* [held_cap] */
+    struct sl_share_entry *held; /* [held_cap] */
     uint32_t n_held, held_cap;
     bool room;              /* a node has less to do than before */
     struct sim_job **ended; /* not freed yet: an event or a step names them */
@@ -480,12 +480,12 @@ static void refuse(struct run *r, struct sim_job *j)
 static void hold(struct run *r, struct sim_job *j, const struct sl_place_prediction *p, double now_s)
 {
     uint64_t now_us = (uint64_t)(now_s * 1e6);
-    const struct sl_held mine = {.who = j,
-                                 .account = j->account,
-                                 .priority = j->class->priority,
-                                 .arrived_us = now_us,
-                                 .since_us = now_us,
-                                 .work = r->trace->requests[j->index].n_prompt};
+    const struct sl_share_entry mine = {.who = j,
+                                        .account = j->account,
+                                        .priority = j->class->priority,
+                                        .arrived_us = now_us,
+                                        .since_us = now_us,
+                                        .work = r->trace->requests[j->index].n_prompt};
     sl_share_enter(&r->share, j->account, r->held, r->n_held, now_us);
     double wait_ms = sl_share_wait_ms(&r->share, r->held, r->n_held, &mine,
                                       sl_place_tokens_per_ms(&r->view->state, r->conf->mode));

@@ -16,7 +16,7 @@
 
 struct server {
     struct sl_share share;
-    struct sl_held held[MAX_HELD];
+    struct sl_share_entry held[MAX_HELD];
     uint32_t n;
     uint64_t now_us;
     double done[3]; /* work by key */
@@ -36,20 +36,20 @@ static struct server *server(double w0, double w1, double w2)
 static void ask(struct server *s, unsigned key, int32_t priority, double work)
 {
     sl_share_enter(&s->share, &s->keys[key], s->held, s->n, s->now_us);
-    s->held[s->n++] = (struct sl_held){.account = &s->keys[key],
-                                       .priority = priority,
-                                       .arrived_us = s->now_us,
-                                       .since_us = s->now_us,
-                                       .work = work};
+    s->held[s->n++] = (struct sl_share_entry){.account = &s->keys[key],
+                                              .priority = priority,
+                                              .arrived_us = s->now_us,
+                                              .since_us = s->now_us,
+                                              .work = work};
 }
 
 /* Serves the next one; returns its key. */
-static unsigned serve(struct server *s, struct sl_held *out)
+static unsigned serve(struct server *s, struct sl_share_entry *out)
 {
     uint32_t i = sl_share_next(s->held, s->n, s->now_us);
     assert_int_not_equal(i, SL_SHARE_NONE);
     sl_share_served(&s->share, s->held, s->n, i, s->now_us);
-    struct sl_held h = s->held[i];
+    struct sl_share_entry h = s->held[i];
     s->held[i] = s->held[--s->n];
     sl_share_charge(h.account, h.work);
     s->now_us += (uint64_t)(h.work * US);
@@ -130,7 +130,7 @@ static void urgent_class_goes_first_and_the_other_is_not_starved(void **state)
     for (; s->now_us < 60 * UINT64_C(1000000) && s->done[1] <= 0; served++) {
         ask(s, 0, 0, 100);
         ask(s, 0, 0, 100);
-        struct sl_held h;
+        struct sl_share_entry h;
         late += serve(s, &h) == 1 && s->now_us < 20 * UINT64_C(1000000);
     }
     assert_int_equal(late, 0);
@@ -183,7 +183,7 @@ static void random_walks_keep_the_promises(void **state)
                 served++;
             }
         }
-        const struct sl_held mine = {.account = &s->keys[walk % 3], .priority = 1, .work = 50};
+        const struct sl_share_entry mine = {.account = &s->keys[walk % 3], .priority = 1, .work = 50};
         sl_share_enter(&s->share, mine.account, s->held, s->n, s->now_us);
         s->share.drain = mine.account->drain = (struct sl_drain){0}; /* nothing seen: a token a millisecond */
         double ahead = sl_share_wait_ms(&s->share, s->held, s->n, &mine, 1), total = 0, largest = 0;
@@ -196,10 +196,10 @@ static void random_walks_keep_the_promises(void **state)
         ask(s, walk % 3, 1, 50);
         asked++;
         work += 50;
-        struct sl_held *me = &s->held[s->n - 1];
+        struct sl_share_entry *me = &s->held[s->n - 1];
         me->who = me;
         while (s->n) {
-            struct sl_held h;
+            struct sl_share_entry h;
             uint64_t before = s->now_us;
             serve(s, &h);
             served++;
@@ -220,7 +220,7 @@ static void waiting_time_follows_what_was_seen(void **state)
     struct server *s = server(1, 1, 1);
     for (unsigned i = 0; i < 10; i++)
         ask(s, 0, 0, 100);
-    const struct sl_held mine = {.account = &s->keys[0], .work = 100};
+    const struct sl_share_entry mine = {.account = &s->keys[0], .work = 100};
     assert_true(fabs(sl_share_wait_ms(&s->share, s->held, s->n, &mine, 2) - 500) < 1e-6); /* as predicted */
     for (unsigned i = 0; i < 1000; i++) {
         ask(s, 0, 0, 100);
