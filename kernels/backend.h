@@ -122,7 +122,7 @@ struct sl_backend_ops {
                                   uint64_t n_cols, struct sl_weight **out, struct sl_why *why);
     uint32_t pack_version;
 
-    /* Page memory, allocated and touched once. */
+    /* Page memory, allocated once; its pages may come when they are first touched. */
     enum sl_err (*kv_open)(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                            struct sl_kv **out, struct sl_why *why);
     void (*kv_close)(struct sl_dev *d, struct sl_kv *kv); /* takes NULL */

@@ -1,14 +1,13 @@
 /* prefill_node/main.c - sluice-prefill: a node that prefers the duty to prefill.
  *
- * | thread      | owns                                     | waits on                          | sends to |
- * |-------------|------------------------------------------|-----------------------------------|--------------------------------|
- * | engine      | legs, sequences, page pool, routers      | epoll: step end, commands,        | device,
- * transfer, nng          | | (main)      |                                          | transfer events,
- * answers, timers  |                                | | device      | the step in flight, the compute pool |
- * the next step                     | engine (eventfd)               | | compute 1.. | nothing | the device
- * thread                 | -                              | | transfer    | UCX worker, peers, transfer
- * sessions     | epoll: worker, commands, timers   | engine (queue)                 | | nng's       | sockets
- * | the network                       | engine (queues)                |
+ * | thread      | owns                                | waits on                           | sends to             |
+ * |-------------|-------------------------------------|------------------------------------|----------------------|
+ * | engine      | legs, sequences, page pool, routers | epoll: step end, commands,         | device, transfer,    |
+ * | (main)      |                                     | transfer events, answers, timers   | nng                  |
+ * | device      | the step in flight, the compute pool| the next step                      | engine (eventfd)     |
+ * | compute 1.. | nothing                             | the device thread                  | -                    |
+ * | transfer    | UCX worker, peers, sessions         | epoll: worker, commands, timers    | engine (queue)       |
+ * | nng's       | sockets                             | the network                        | engine (queues)      |
  *
  * All of them stay on the CPUs of the option cpus. */
 #include "common/node/node_life.h"

@@ -1,11 +1,12 @@
 /* router/main.c - sluice-router: options, start and stop order.
  *
- * thread   owns                                             waits on                     sends to
- * main     start, signals, drain, stop                      signalfd                     the flow (drain),
- * http (close) http     client connections, streams, the library         epoll: sockets, ready list   workers
- * (requests), the flow (cancel) api-N    one request at a time: JSON, template, tokens    its bounded queue
- * the flow (submit), http (answers) flow     requests, journal, node table, placement         epoll: nng
- * queues, timers    http (events), nodes (commands) nng's    sockets of the control plane - queues only
+ * thread   owns                                            waits on                    sends to
+ * main     start, signals, drain, stop                     signalfd                    the flow (drain), http (close)
+ * http     client connections, streams, the library        epoll: sockets, ready list  workers (requests), the flow
+ *                                                                                      (cancel)
+ * api-N    one request at a time: JSON, template, tokens   its bounded queue           the flow (submit), http (answers)
+ * flow     requests, journal, node table, placement        epoll: nng queues, timers   http (events), nodes (commands)
+ * nng's    sockets of the control plane                    -                           queues only
  *
  * Start: options -> model file (vocabulary, template) -> flow -> api -> http -> ready (to accept connections;
  * /health tells whether nodes are there). Stop, in reverse, bounded: SIGTERM or SIGINT drains - new requests

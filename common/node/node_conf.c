@@ -43,7 +43,7 @@ const struct sl_conf_opt sl_node_opts[] = {
      NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs of this node, \"0\" or \"0-3,8\"; empty = all, not pinned",
      0, 0, NULL},
-    {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, taken at start", 1 << 16,
+    {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, reserved at start", 1 << 16,
      1e15, NULL},
     {"kv_dtype", SL_CONF_ENUM, AT(kv_dtype_word), "bf16",
      "type of KV values; q8 (int8) takes half of bf16's memory and reads, and is a little less exact", 0, 0,

@@ -134,8 +134,7 @@ void sl_legs_fini(struct sl_node *n)
     sl_hashmap_free(t->tombstones);
 }
 
-/* ---- tombstones
- * ----------------------------------------------------------------------------------------------- */
+/* ---- tombstones ---- */
 
 static void tombstone_add(struct sl_node *n, const char *request_id, uint32_t attempt, uint32_t ms)
 {
@@ -163,8 +162,7 @@ static bool tombstone_covers(const struct sl_node *n, const char *request_id, ui
     return s && attempt <= s->attempt && sl_now_ms() < s->until_ms;
 }
 
-/* ---- a leg's beginning
- * ---------------------------------------------------------------------------------------- */
+/* ---- a leg's beginning ---- */
 
 static void on_deadline(void *arg)
 {
@@ -278,8 +276,7 @@ void sl_leg_cancel(struct sl_node *n, const char *request_id, uint32_t attempt, 
     }
 }
 
-/* ---- its middle
- * ----------------------------------------------------------------------------------------------- */
+/* ---- its middle ---- */
 
 void sl_leg_state(struct sl_leg *l, const char *state, bool tell)
 {
@@ -343,8 +340,7 @@ void sl_leg_on_engine(struct sl_node *n, const struct sl_engine_event *ev)
     l->duty->on_engine(l, ev);
 }
 
-/* ---- its end
- * -------------------------------------------------------------------------------------------------- */
+/* ---- its end ---- */
 
 static size_t kept_bytes(const struct sl_leg *l)
 {

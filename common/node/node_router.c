@@ -63,8 +63,7 @@ static uint32_t chosen(uint32_t configured, bool has, uint32_t told, uint32_t df
     return has && told ? told : dflt;
 }
 
-/* ---- calls
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- calls ---- */
 
 static void call(struct sl_node_router *r, Sluice__Envelope *e, enum call_kind kind)
 {
@@ -287,8 +286,7 @@ void sl_node_router_close(struct sl_node_router *r)
     sl_free(r);
 }
 
-/* ---- batches
- * --------------------------------------------------------------------------------------------------- */
+/* ---- batches ---- */
 
 static void add_entry(struct sl_leg *l, struct entry e)
 {

@@ -4,10 +4,10 @@
  * (microsoft/vidur, data/profiling/compute, MIT). They are not monotone: tiles of 128 and 256 rows, waves.
  * Attention is not in those profiles, so its terms are computed:
  *  - prompt: 4 n_layers n_heads head_dim FLOP for each pair of a row and a position, at 60 % of the dense
- * bf16 peak on A100 (312 TFLOP/s), 50 % on H100 (989);
+ *    bf16 peak on A100 (312 TFLOP/s), 50 % on H100 (989);
  *  - history of a chunk, and context of decode rows: KV bytes at 80 % of the memory's rate (A100 2.0, H100
  *    3.35, H200 4.8 TB/s). For decode on A100 this gives 82 ms per million positions; the published fit of
- * QoServe for the same model is 111.
+ *    QoServe for the same model is 111.
  *  - head: 5 us a row for sampling, the order of published per-request costs.
  * H200 is H100 with the other memory: its table is the H100's where compute bounds it, and below 128 rows,
  * where reading the weights does, in proportion to the memory's rate. */

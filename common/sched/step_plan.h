@@ -11,7 +11,7 @@
  * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
  *   where that gives up little.
  * - Where no decode row runs the target is prompt_step_ms: a step cannot be left, and whoever comes
- * meanwhile, a short prompt or pages for a decode row, waits for its end.
+ *   meanwhile, a short prompt or pages for a decode row, waits for its end.
  *
  * Guards: decode rows are never left out. A prompt that got nothing SL_PLAN_STARVE_STEPS times in a row, as
  * the decode rows alone take the target, gets one tile of align rows. */

@@ -80,8 +80,7 @@ void sl_wire_free(Sluice__Envelope *e)
         sl_arena_free(((struct group *)(void *)e - 1)->arena);
 }
 
-/* ---- before unpacking
- * --------------------------------------------------------------------------------------- */
+/* ---- before unpacking ---- */
 
 static bool read_varint(const uint8_t **at, const uint8_t *end, uint64_t *out)
 {
@@ -136,8 +135,7 @@ static bool find_version(const uint8_t *at, const uint8_t *end, uint64_t *versio
     return found;
 }
 
-/* ---- after unpacking
- * ---------------------------------------------------------------------------------------- */
+/* ---- after unpacking ---- */
 
 /* Strict UTF-8: no surrogates, no overlong forms, nothing over U+10FFFF. */
 static bool utf8_valid(const char *text)

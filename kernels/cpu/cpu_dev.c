@@ -10,9 +10,8 @@
 /* Room for the partial results of split tiles, 4 MiB: 40 tokens of 9 heads over 44 segments at head_dim 64.
  */
 #define PARTIAL_FLOATS ((size_t)1 << 20)
-#define TOUCH_BYTES                                                                                          \
-    ((size_t)16 << 20) /* of an item of the pool: the kernel zeroes it in some milliseconds                  \
-                        */
+/* Of an item of the pool: the kernel zeroes it in some milliseconds. */
+#define TOUCH_BYTES ((size_t)16 << 20)
 
 /* Between the forms of a batch's activations, which begin on cache lines. */
 #define ACTS_SLACK ((size_t)4096)

@@ -18,9 +18,11 @@
  *                              starts a copy of 16 bytes from global to shared memory; zeros where !valid
  *   cu_cp_async_commit()       makes one group of the copies this thread started since the last commit
  *   cu_cp_async_wait(n)        waits for all groups of this thread but the last n; n is a constant
- *   cu_ldmatrix_x4(r, row)     four 8x8 matrices of 16-bit elements; `row` of lane l is row l % 8 of matrix l
- * / 8 cu_ldmatrix_x4_trans(r, row) cu_mma_bf16(d, a, b0, b1)  d[16, 8] += a[16, 16] b[16, 8], fragments as in
- * PTX's mma.m16n8k16 cu_bf16_of(x), cu_bf16_float(h), cu_bf16_pair(low, high), cu_f16_of(x), cu_f16_float(h)
+ *   cu_ldmatrix_x4(r, row)     four 8x8 matrices of 16-bit elements; `row` of lane l is row l % 8 of
+ *                              matrix l / 8
+ *   cu_ldmatrix_x4_trans(r, row)
+ *   cu_mma_bf16(d, a, b0, b1)  d[16, 8] += a[16, 16] b[16, 8], fragments as in PTX's mma.m16n8k16
+ *   cu_bf16_of(x), cu_bf16_float(h), cu_bf16_pair(low, high), cu_f16_of(x), cu_f16_float(h)
  *   cu_exp(x), cu_exp2(x), cu_rsqrt(x), cu_tanh(x), cu_sincos(x, &sin, &cos)
  *                              of single precision, none of them the fast approximation but exp2
  *

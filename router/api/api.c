@@ -91,9 +91,7 @@ void sl_api_close_flow(struct sl_api *a)
     sl_gate_close(&a->gate);
 }
 
-/* ---- routes
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- routes ---- */
 
 static const char *without_v1(const char *path)
 {
@@ -134,9 +132,7 @@ static const struct route *find_route(const char *method, const char *path, cons
     return NULL;
 }
 
-/* ---- who may
- * -------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- who may ---- */
 
 static bool origin_allowed(const struct sl_api *a, const char *origin)
 {
@@ -236,9 +232,7 @@ void sl_api_handle(void *api, struct sl_http_call *c)
     r->handle(api, c, arg);
 }
 
-/* ---- for the handlers
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- for the handlers ---- */
 
 void sl_api_answer_fault(struct sl_http_call *c, const struct sl_fault *fault)
 {

@@ -10,7 +10,7 @@
  *   - content parts of type text become one string (most templates die on a list);
  *   - tool_calls[].function.arguments, a string of JSON on the wire, becomes the object templates expect;
  *   - the role "developer" becomes "system" unless knows_developer: templates that do not know it drop the
- * message silently. */
+ *     message silently. */
 json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl_fault *fault);
 
 #endif

@@ -175,9 +175,7 @@ bool sl_render_done(const struct sl_render *r)
     return r->n_open == 0;
 }
 
-/* ---- pieces
- * -------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- pieces ---- */
 
 static void put_usage(struct sl_buf *out, const struct sl_gen_usage *u, bool details)
 {
@@ -412,9 +410,7 @@ static const char *finish_reason(const struct choice *c, const struct sl_gen_eve
                                                                                : ev->finish_reason;
 }
 
-/* ---- streams
- * -------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ---- */
 
 static void begin_frame(const struct sl_render *r, struct sl_buf *out)
 {
@@ -532,9 +528,7 @@ static void stream_event(const struct sl_render *r, struct choice *c, const stru
         put_end(r, out);
 }
 
-/* ---- whole answers
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- whole answers ---- */
 
 static void collect_token(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev)
 {

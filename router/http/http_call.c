@@ -73,9 +73,7 @@ void sl_http_unref(struct sl_http_call *c)
     sl_free(c);
 }
 
-/* ---- what came
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- what came ---- */
 
 const char *sl_http_method(const struct sl_http_call *c)
 {
@@ -132,9 +130,7 @@ void sl_http_set_request_id(struct sl_http_call *c, const char *id)
         snprintf(c->request_id, sizeof c->request_id, "%s", id);
 }
 
-/* ---- the answer
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- the answer ---- */
 
 void sl_http_add_header(struct sl_http_call *c, const char *name, const char *value)
 {
@@ -193,9 +189,7 @@ static enum MHD_Result queue_answer(struct sl_http_call *c)
     return ok;
 }
 
-/* ---- waiting
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- waiting ---- */
 
 /* A client may close as soon as it has read the last byte, before the library says that it was sent. */
 static bool all_given(const struct sl_http_call *c)
@@ -276,9 +270,7 @@ void sl_http_call_proceed(struct sl_http_call *c)
     }
 }
 
-/* ---- streams
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ---- */
 
 static ssize_t read_stream(void *arg, uint64_t pos, char *buf, size_t max)
 {
@@ -364,8 +356,7 @@ void sl_http_cut(struct sl_http_call *c)
     shutdown(c->conn->fd, SHUT_RDWR); /* the library may be waiting for the socket to take more */
 }
 
-/* ---- the library's callbacks
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the library's callbacks ---- */
 
 static enum MHD_Result advance(struct sl_http_call *c)
 {

@@ -253,7 +253,7 @@ static double prompt_damage_ms(const struct sl_place_node *n, const struct sl_no
 /* Measured step times of equal nodes differ by some percent, a prompt that travels waits in two queues
  * instead of one, and its pages then fill two caches. Where the rule is free to choose, a prompt shall not
  * travel, nor duties be swapped, for a gain of that size: 0.05 lost to colocated near capacity where prefixes
- * are shared, 0.15 does not (docs/benchmarks.md). In mode colocated every node is as good as another. */
+ * are shared, 0.15 stays within 0.2 points of it (docs/benchmarks.md). In mode colocated every node is as good as another. */
 static double doubt(const struct sl_place_state *state, const struct sl_place_req *req,
                     const struct sl_place_candidate *c)
 {

@@ -39,8 +39,7 @@ const char *fake_calls(void)
     return shown;
 }
 
-/* ---- the engine
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the engine ---- */
 
 struct sl_engine {
     struct sl_queue *wake;
@@ -243,8 +242,7 @@ enum sl_err sl_engine_check_pages(const struct sl_engine *e, struct sl_why *why)
     return SL_OK;
 }
 
-/* ---- the transfer
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the transfer ---- */
 
 struct sl_xfer {
     int nothing;
@@ -334,8 +332,7 @@ uint32_t sl_xfer_open_sessions(struct sl_xfer *x)
     return 0;
 }
 
-/* ---- what tests call
- * ------------------------------------------------------------------------------------------- */
+/* ---- what tests call ---- */
 
 static void after_round(void *arg)
 {
