@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The figures of README and docs/benchmarks.md, beside llama.cpp in the same run: medians, both sides taking turns.
 
-  tests/bench/bars.py engine|stall|handover [--rounds N] [--models LIST] [--model FILE] [--json FILE]
+  tests/bench/bars.py engine|stall|handover [--rounds N] [--models LIST] [--model FILE] [--kv TYPE] [--alone] [--json FILE]
 
 engine    prompt of 512 tokens, decode at batch 1, 8, 32 and at batch 1 over 4096 tokens; SmolLM2's shape and a 1B one in Q4_1, Q4_0, Q8_0, bf16; each
-          beside its bar. Models are made with random weights where the real file is not there
+          beside its bar. Models are made with random weights where the real file is not there. With --kv q8 llama.cpp gets the better of f16 and q8_0
 stall     a 4096-token prompt into 7 decoding streams: one Sluice node with 2 threads, llama-server at its defaults and with batches of 128
 handover  first to second token in pd mode, by the router's clock (decision records)
 
@@ -76,20 +76,23 @@ def model_file(name):
     return path
 
 
-def ours_engine(model):
+def ours_engine(model, kv):
     """figure -> tokens/s and percents of roofs"""
-    base = [harness.program("sluice-bench"), "engine", "--model", model, "--threads", str(THREADS), "--chunk", "none", "--repeat", "1", "--json", "-"]
+    base = [harness.program("sluice-bench"), "engine", "--model", model, "--threads", str(THREADS), "--chunk", "none", "--repeat", "1", "--kv", kv,
+            "--json", "-"]
     flat = json.loads(output(*base, "--prompt", "512", "--batch", "1,8,32", "--depth", "0", "--steps", "32"))
     deep = json.loads(output(*base, "--prompt", "none", "--batch", "1", "--depth", "4096", "--steps", "32"))
     return {PROMPT: flat["prompt"][0], B1: flat["decode"][0], B8: flat["decode"][1], B32: flat["decode"][2], DEEP: deep["decode"][0]}
 
 
-def peer_engine(folder, model):
-    """figure -> tokens/s; the better of flash attention on and off"""
-    def bench(*what):
-        rows = output(os.path.join(folder, "llama-bench"), "-o", "jsonl", "-m", model, "-t", str(THREADS), "-fa", "on,off", "-r", "1", *what)
+def peer_engine(folder, model, kv):
+    """figure -> tokens/s; the better of flash attention on and off, and of KV in f16 and q8_0 where Sluice has q8"""
+    def bench(*what, flash="on,off"):
+        rows = output(os.path.join(folder, "llama-bench"), "-o", "jsonl", "-m", model, "-t", str(THREADS), "-fa", flash, "-r", "1", *what)
         return [json.loads(line) for line in rows.splitlines() if line.startswith("{")]
     flat, deep = bench("-p", "512", "-n", "32"), bench("-p", "0", "-n", "32", "-d", "4096")
+    if kv == "q8":
+        deep += bench("-p", "0", "-n", "32", "-d", "4096", "-ctk", "q8_0", "-ctv", "q8_0", flash="on")
     text = output(os.path.join(folder, "llama-batched-bench"), "-m", model, "-c", "4096", "-b", "2048", "-ub", "512", "-npp", "16", "-ntg", "32",
                   "-npl", "8,32", "-t", str(THREADS))
     batched = {int(c[3]): float(c[8]) for c in (line.split("|") for line in text.splitlines()) if len(c) > 8 and c[1].strip() == "16"}
@@ -128,7 +131,7 @@ def engine(args):
     for name in args.models.split(","):
         path, rounds = model_file(name), []
         for i in range(args.rounds):
-            rounds.append((ours_engine(path), peer_engine(folder, path)))
+            rounds.append((ours_engine(path, args.kv), peer_engine(folder, path, args.kv)))
             print(f"{name} round {i + 1}: " + ", ".join(f"{k} {rounds[-1][0][k]['tokens_per_s']:.0f} / {rounds[-1][1][k]:.0f}" for k in rounds[-1][1]),
                   file=sys.stderr)
         result[name] = engine_table(name, rounds)
@@ -167,13 +170,14 @@ def llama_server(folder, model, *options):
 
 
 def stall(args):
-    folder = peer.bring()
-    servers = [("llama-server, defaults", *llama_server(folder, args.model)),
-               ("llama-server, -b 128 -ub 128", *llama_server(folder, args.model, "-b", "128", "-ub", "128"))]
+    folder = None if args.alone else peer.bring()
+    servers = [] if args.alone else [
+        ("llama-server, defaults", *llama_server(folder, args.model)),
+        ("llama-server, -b 128 -ub 128", *llama_server(folder, args.model, "-b", "128", "-ub", "128"))]
     figures = {}
     try:
         with harness.Cluster(prefill=0, model=args.model, node_options=["--kv-memory", "1G", "--threads", str(THREADS), "--cpus", "0-1",
-                                                                        "--page-tokens", "32"]) as c:
+                                                                        "--page-tokens", "32", "--kv-dtype", args.kv]) as c:
             arms = [("Sluice, default", c.url, "auto"), ("Sluice, chunk_tokens = 0", c.url, "0")] + [(n, u, "auto") for n, _, u in servers]
             for i in range(args.rounds):
                 stall_once.seed = i + 1
@@ -209,6 +213,8 @@ def main():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--models", default=",".join(MODELS), help="of engine: " + ", ".join(MODELS))
     p.add_argument("--model", default=DEFAULT_MODEL, help="of stall and handover")
+    p.add_argument("--kv", default="bf16", help="Sluice's KV type in engine and stall: bf16, f16, q8, f32")
+    p.add_argument("--alone", action="store_true", help="stall without llama-server")
     p.add_argument("--json")
     args = p.parse_args()
     result = {"engine": engine, "stall": stall, "handover": handover}[args.what](args)
