@@ -446,7 +446,9 @@ static void equal_on(const char *backend, bool random_too)
         "prefill sides lost, %u of %u drafts came true\n",
         backend, total.runs, n_pairs, total.n_groups, total.preempted, total.hits, total.moved, total.lost,
         total.accepted, total.drafted);
-    assert_true(total.preempted > 0 && total.hits > 0 && total.moved > 0 && total.lost > 0);
+    assert_true(total.hits > 0 && total.moved > 0 && total.lost > 0);
+    /* of a share of the runs none may have met another in a small pool */
+    assert_true(total.preempted > 0 || RUN_SHARE > 1);
     assert_true(total.accepted > 0 && total.drafted > total.accepted);
 }
 
