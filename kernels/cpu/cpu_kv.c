@@ -1,7 +1,7 @@
 /* kernels/cpu/cpu_kv.c - the memory of a page pool: one stretch of huge pages, page i at base + i *
  * page_bytes.
  *
- * The kernel zeroes a gigabyte in 0.1 to 0.5 s, which no start waits for: a thread of the lowest priority
+ * The kernel zeroes a gigabyte in 0.1 to 0.5 s, which no start waits for: a thread of lower priority
  * asks for the memory while the pool is already used, so that later steps seldom do. Whether it is there was
  * checked before (common/model/model.c). */
 #include "kernels/cpu/cpu_dev.h"
@@ -9,14 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOWEST_PRIORITY 19 /* nice(2) */
+/* nice(2): it gives way, but is never kept off the cores for long with the lock of the address space held. */
+#define TOUCH_NICE 5
 /* At a time: a huge page. Meanwhile no other thread of the process can map memory. */
 #define TOUCH_BYTES ((size_t)2 << 20)
 
 static void touch_pages(void *arg)
 {
     struct sl_kv *kv = arg;
-    (void)!nice(LOWEST_PRIORITY); /* on Linux of this thread alone */
+    (void)!nice(TOUCH_NICE); /* on Linux of this thread alone */
     for (size_t at = 0; at < kv->bytes && !atomic_load(&kv->closing); at += TOUCH_BYTES) {
         size_t left = kv->bytes - at;
         if (!sl_huge_touch(kv->base + at, left < TOUCH_BYTES ? left : TOUCH_BYTES))
