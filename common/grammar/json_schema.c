@@ -107,6 +107,14 @@ static void split(struct writer *w, label x, label y)
     put(w, (struct sl_insn){.op = SL_INSN_SPLIT, .x = x, .y = y});
 }
 
+/* Goes on with what follows, or at `other`. */
+static void or_at(struct writer *w, label other)
+{
+    label go_on = new_label(w);
+    split(w, go_on, other);
+    place(w, go_on);
+}
+
 static void jump(struct writer *w, label x)
 {
     put(w, (struct sl_insn){.op = SL_INSN_JUMP, .x = x});
@@ -175,9 +183,7 @@ static void repeat(struct writer *w, label item, uint32_t min, uint32_t max)
         jump(w, again);
     }
     for (uint32_t i = min; max != UINT32_MAX && i < max; i++) {
-        label more = new_label(w);
-        split(w, more, end);
-        place(w, more);
+        or_at(w, end);
         call(w, item);
     }
     place(w, end);
@@ -188,9 +194,7 @@ static void digits(struct writer *w, uint32_t max)
 {
     label end = new_label(w);
     for (uint32_t i = 0; i < max; i++) {
-        label more = new_label(w);
-        split(w, more, end);
-        place(w, more);
+        or_at(w, end);
         byte(w, '0', '9');
     }
     place(w, end);
@@ -208,9 +212,7 @@ static void write_blanks(struct writer *w)
     byte(w, '\n', '\n');
     label end = new_label(w);
     for (uint32_t i = 0; i < INDENT_CHARS; i++) {
-        label more = new_label(w);
-        split(w, more, end);
-        place(w, more);
+        or_at(w, end);
         one_of(w, "  \t\t");
     }
     place(w, end);
@@ -273,10 +275,8 @@ static void write_string(struct writer *w, uint32_t min, uint32_t max)
 
 static void optional(struct writer *w, label *skip)
 {
-    label take = new_label(w);
     *skip = new_label(w);
-    split(w, take, *skip);
-    place(w, take);
+    or_at(w, *skip);
 }
 
 static void write_number(struct writer *w, bool integer)
@@ -321,9 +321,7 @@ static void write_list(struct writer *w, const char *open, const char *close, la
     if (max == 0) {
         jump(w, end);
     } else if (min == 0) {
-        label first = new_label(w);
-        split(w, first, end);
-        place(w, first);
+        or_at(w, end);
     }
     if (max > 0)
         call(w, item);
@@ -343,9 +341,7 @@ static void write_list(struct writer *w, const char *open, const char *close, la
         jump(w, again);
     }
     for (uint32_t i = have; max != UINT32_MAX && i < max; i++) {
-        label next = new_label(w);
-        split(w, next, end);
-        place(w, next);
+        or_at(w, end);
         word(w, ",");
         blanks(w);
         call(w, item);
@@ -494,9 +490,7 @@ static void write_members(struct writer *w, const json_t *schema, const json_t *
         for (int some = 0; some < 2; some++) {
             place(w, at[i][some]);
             if (!is_required(schema, name)) {
-                label take = new_label(w);
-                split(w, take, at[i + 1][some]);
-                place(w, take);
+                or_at(w, at[i + 1][some]);
             }
             if (some) {
                 word(w, ",");

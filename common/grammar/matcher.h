@@ -22,6 +22,8 @@ struct sl_matcher; /* opaque */
 struct sl_matcher *sl_matcher_new(const struct sl_grammar *p);
 void sl_matcher_free(struct sl_matcher *m); /* takes NULL */
 
+/* Where the byte leads from a state; SL_MATCHER_DEAD leads nowhere else. Numbers hold until the next trim. Allocates
+ * when it was not asked before. */
 uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte);
 bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state); /* the text may end here */
 /* Forgets all states but one when there are more than are kept; returns its new number, and true in *forgot. */

@@ -19,6 +19,7 @@ struct sl_token_bytes {
     char *bytes;
 };
 
+/* Asks `of` for each of n_vocab tokens, twice, and copies. The caller's; only read afterwards, by any thread. */
 struct sl_token_bytes *sl_token_bytes_new(uint32_t n_vocab, sl_token_bytes_fn *of, const void *arg);
 void sl_token_bytes_free(struct sl_token_bytes *t); /* takes NULL */
 
