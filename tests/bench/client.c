@@ -1,7 +1,11 @@
 /* tests/bench/client.c - see client.h.
  *
  * A streamed answer is parsed as it arrives, so that a token's time is when its frame was complete here. TTFT
- * therefore includes everything a client feels. Frames are told apart by the empty line; "[DONE]" ends. */
+ * therefore includes everything a client feels. Frames are told apart by the empty line; "[DONE]" ends.
+ *
+ * Work per round follows what happened, not how many requests there are: curl says which sockets to watch, and
+ * jobs stand in the order of their times. With hundreds of streams a client that looks at all of them is slower
+ * than the server it measures. */
 #include "tests/bench/client.h"
 
 #include <curl/curl.h>
@@ -11,10 +15,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+
+#define EVENTS_PER_ROUND 256
+
+/* One sl_client_run(). */
+struct run {
+    const char *base_url, *api_key;
+    CURLM *multi;
+    int epoll_fd;
+    double curl_due_s;     /* when curl wants to be called without an event */
+    struct sl_job **order; /* by planned time */
+    size_t n, n_started, n_finished;
+    bool some_leave, over;
+};
 
 static double run_start_s;
 
@@ -144,13 +163,13 @@ static size_t on_header(char *p, size_t size, size_t n, void *arg)
     return len;
 }
 
-static void start(CURLM *multi, struct sl_job *j, const char *base_url, const char *api_key)
+static void start(struct run *r, struct sl_job *j)
 {
     CURL *c = curl_easy_init();
-    char *url = sl_xasprintf("%s%s", base_url, j->path);
+    char *url = sl_xasprintf("%s%s", r->base_url, j->path);
     struct curl_slist *h = curl_slist_append(NULL, "Content-Type: application/json");
-    if (api_key) {
-        char *auth = sl_xasprintf("Authorization: Bearer %s", api_key);
+    if (r->api_key) {
+        char *auth = sl_xasprintf("Authorization: Bearer %s", r->api_key);
         h = curl_slist_append(h, auth);
         sl_free(auth);
     }
@@ -173,18 +192,20 @@ static void start(CURLM *multi, struct sl_job *j, const char *base_url, const ch
     j->sent_s = now_s();
     sl_buf_init(&j->text, SL_CLIENT_MAX_ANSWER);
     sl_buf_init(&j->raw, SL_CLIENT_MAX_ANSWER);
-    curl_multi_add_handle(multi, c);
+    curl_multi_add_handle(r->multi, c);
 }
 
-static void finish(CURLM *multi, struct sl_job *j, const char *error)
+static void finish(struct run *r, struct sl_job *j, const char *error)
 {
     curl_easy_getinfo(j->easy, CURLINFO_RESPONSE_CODE, &j->status);
-    curl_multi_remove_handle(multi, j->easy);
+    curl_multi_remove_handle(r->multi, j->easy);
     curl_easy_cleanup(j->easy);
     curl_slist_free_all(j->header_list);
     j->easy = NULL;
     j->finished = true;
     j->done_s = now_s();
+    r->n_finished++;
+    r->over |= j->ends_run;
     if (j->status != 0 && j->status != 200 && j->raw.len > 0)
         take_chunk(j, j->raw.data, j->raw.len, j->done_s);
     if (error && !j->error[0])
@@ -195,64 +216,154 @@ static void finish(CURLM *multi, struct sl_job *j, const char *error)
         snprintf(j->error, sizeof j->error, "the stream ended without [DONE]");
 }
 
+/* ---- the run: curl's sockets and its one timer in an epoll loop ---- */
+
+static void collect(struct run *r)
+{
+    CURLMsg *m;
+    int left;
+    while ((m = curl_multi_info_read(r->multi, &left)) != NULL) {
+        struct sl_job *j;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &j);
+        finish(r, j, m->data.result == CURLE_OK ? NULL : curl_easy_strerror(m->data.result));
+    }
+}
+
+static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+{
+    struct run *r = arg;
+    struct epoll_event ev = {.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) |
+                                       (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
+                             .data.fd = fd};
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        epoll_ctl(r->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+        return 0;
+    }
+    curl_multi_assign(r->multi, fd, r); /* known from the second time on */
+    return epoll_ctl(r->epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
+}
+
+static int watch_time(CURLM *multi, long after_ms, void *arg)
+{
+    struct run *r = arg;
+    (void)multi;
+    r->curl_due_s = after_ms < 0 ? INFINITY : now_s() + (double)after_ms * 1e-3;
+    return 0;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct sl_job *x = *(struct sl_job *const *)a, *y = *(struct sl_job *const *)b;
+    if (x->at_s != y->at_s)
+        return x->at_s < y->at_s ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static void start_due(struct run *r)
+{
+    while (r->n_started < r->n && r->order[r->n_started]->at_s <= now_s())
+        start(r, r->order[r->n_started++]);
+}
+
+/* When the next client leaves; those whose time has come do so now. */
+static double leave_due(struct run *r, double now)
+{
+    double next = INFINITY;
+    for (size_t i = 0; i < r->n_started && r->some_leave; i++) {
+        struct sl_job *j = r->order[i];
+        if (j->finished || j->stop_after_s <= 0)
+            continue;
+        if (now - j->sent_s > j->stop_after_s)
+            finish(r, j, "left on purpose");
+        else
+            next = fmin(next, j->sent_s + j->stop_after_s);
+    }
+    return next;
+}
+
+/* Waits for sockets, at most until then, and lets curl deal with them. */
+static void round_until(struct run *r, double until_s)
+{
+    struct epoll_event events[EVENTS_PER_ROUND];
+    int running;
+    double wait_s = fmax(0, until_s - now_s());
+    struct timespec wait = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)(fmod(wait_s, 1) * 1e9)};
+    int n = epoll_pwait2(r->epoll_fd, events, EVENTS_PER_ROUND, &wait, NULL);
+    for (int i = 0; i < n; i++) {
+        uint32_t e = events[i].events;
+        int what = (e & EPOLLIN ? CURL_CSELECT_IN : 0) | (e & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                   (e & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
+        curl_multi_socket_action(r->multi, events[i].data.fd, what, &running);
+    }
+    if (now_s() >= r->curl_due_s) {
+        r->curl_due_s = INFINITY; /* before the call, which may set it anew */
+        curl_multi_socket_action(r->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    }
+    collect(r);
+}
+
+static void open_run(struct run *r, struct sl_job *jobs, size_t n)
+{
+    r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    SL_ASSERT(r->epoll_fd >= 0);
+    r->multi = curl_multi_init();
+    r->curl_due_s = INFINITY;
+    r->n = n;
+    r->order = sl_xcalloc(n ? n : 1, sizeof(struct sl_job *));
+    for (size_t i = 0; i < n; i++) {
+        r->order[i] = &jobs[i];
+        r->some_leave |= jobs[i].stop_after_s > 0;
+    }
+    qsort(r->order, n, sizeof(struct sl_job *), by_time);
+    curl_multi_setopt(r->multi, CURLMOPT_MAXCONNECTS, 256L);
+    curl_multi_setopt(r->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+    curl_multi_setopt(r->multi, CURLMOPT_SOCKETDATA, r);
+    curl_multi_setopt(r->multi, CURLMOPT_TIMERFUNCTION, watch_time);
+    curl_multi_setopt(r->multi, CURLMOPT_TIMERDATA, r);
+}
+
+static void close_run(struct run *r)
+{
+    curl_multi_cleanup(r->multi);
+    close(r->epoll_fd);
+    sl_free(r->order);
+}
+
 enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_job *jobs, size_t n,
                           double timeout_s, const char *progress)
 {
-    CURLM *multi = curl_multi_init();
+    struct run r = {.base_url = base_url, .api_key = api_key};
     bool tty = isatty(STDERR_FILENO);
-    curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, 256L);
+    double next_line = 1.0;
+    open_run(&r, jobs, n);
     run_start_s = 0;
     run_start_s = now_s();
-    size_t n_started = 0, n_finished = 0;
-    bool over = false;
-    double next_line = 1.0;
-    while (n_finished < n && !over && now_s() < timeout_s) {
-        double wait_s = 1.0;
-        for (size_t i = 0; i < n; i++) {
-            struct sl_job *j = &jobs[i];
-            if (!j->started && j->at_s <= now_s()) {
-                start(multi, j, base_url, api_key);
-                n_started++;
-            } else if (!j->started) {
-                wait_s = fmin(wait_s, j->at_s - now_s());
-            } else if (!j->finished && j->stop_after_s > 0 && now_s() - j->sent_s > j->stop_after_s) {
-                finish(multi, j, "left on purpose");
-                n_finished++;
-            } else if (!j->finished && j->stop_after_s > 0) {
-                wait_s = fmin(wait_s, j->stop_after_s - (now_s() - j->sent_s));
-            }
-        }
-        int running, left;
-        curl_multi_perform(multi, &running);
-        CURLMsg *m;
-        while ((m = curl_multi_info_read(multi, &left)) != NULL) {
-            struct sl_job *j;
-            curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &j);
-            finish(multi, j, m->data.result == CURLE_OK ? NULL : curl_easy_strerror(m->data.result));
-            n_finished++;
-            over |= j->ends_run;
-        }
+    while (r.n_finished < n && !r.over && now_s() < timeout_s) {
+        start_due(&r);
+        double until = fmin(fmin(timeout_s, now_s() + 1), r.curl_due_s);
+        if (r.n_started < n)
+            until = fmin(until, r.order[r.n_started]->at_s);
+        round_until(&r, fmin(until, leave_due(&r, now_s())));
         if (progress && tty && now_s() >= next_line) {
-            fprintf(stderr, "\r%s: %zu of %zu sent, %zu done, %.0f s ", progress, n_started, n, n_finished,
-                    now_s());
+            fprintf(stderr, "\r%s: %zu of %zu sent, %zu done, %.0f s ", progress, r.n_started, n,
+                    r.n_finished, now_s());
             next_line += 1.0;
         }
-        if (n_finished < n)
-            curl_multi_poll(multi, NULL, 0, (int)fmax(1, fmin(wait_s, 0.25) * 1e3), NULL);
     }
     if (progress && tty)
         fprintf(stderr, "\r%*s\r", 76, "");
     else if (progress)
-        fprintf(stderr, "%s: %zu requests, %.0f s\n", progress, n_finished, now_s());
-    bool answered = n == 0;
+        fprintf(stderr, "%s: %zu requests, %.0f s\n", progress, r.n_finished, now_s());
+    bool answered = n == 0, over = r.over;
     for (size_t i = 0; i < n; i++) {
         if (jobs[i].started && !jobs[i].finished)
-            finish(multi, &jobs[i], over ? "left on purpose" : "no end within the bench's time limit");
+            finish(&r, &jobs[i], over ? "left on purpose" : "no end within the bench's time limit");
         else if (!jobs[i].started)
             snprintf(jobs[i].error, sizeof jobs[i].error, "not sent within the bench's time limit");
         answered |= jobs[i].status != 0;
     }
-    curl_multi_cleanup(multi);
+    close_run(&r);
     return answered ? SL_OK : SL_EPEER;
 }
 

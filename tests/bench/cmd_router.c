@@ -31,6 +31,7 @@
 #define PAGES        1000000u
 #define PAGE_TOKENS  16u
 #define FIRST_ID     1000u /* ids below may be control tokens */
+#define LETTERS      16u   /* answers are of the ids from FIRST_ID on */
 
 struct options {
     char *url, *register_url, *model, *name, *key;
@@ -117,7 +118,7 @@ static void take(struct node *n, struct sl_wire_in *in, uint64_t now_ns)
 /* One message with what is due, as a step of an engine would send it. False: nothing is left that is. */
 static bool send_due(struct node *n, uint64_t now_ns)
 {
-    static const int32_t letters[] = {FIRST_ID, FIRST_ID + 7, FIRST_ID + 11};
+    static const int32_t letters[] = {FIRST_ID, FIRST_ID + LETTERS / 2, FIRST_ID + LETTERS - 1};
     Sluice__TokenEvent token[BATCH], *tokens[BATCH];
     Sluice__DoneEvent done[BATCH], *ends[BATCH];
     struct stream *over[BATCH];
@@ -351,6 +352,11 @@ static enum sl_err read_model(const char *path, struct sl_model_info *out, struc
     sl_vocab_src_init(&src);
     enum sl_err e = sl_vocab_load(path, &src, out, why);
     sl_vocab_src_fini(&src);
+    if (!e && out->n_vocab <= FIRST_ID + LETTERS)
+        e = sl_why_set(
+            why, SL_EINVAL,
+            "the model has %u tokens; prompts are drawn from id %u on: set --model to a larger vocabulary",
+            out->n_vocab, FIRST_ID);
     return e;
 }
 
