@@ -368,6 +368,7 @@ static enum sl_err open_xfer(struct sl_node *n, struct sl_why *why)
         .transport = c->transport,
         .listen = c->transfer_listen,
         .trust_network = c->trust_network,
+        .secret = c->has_secret ? &c->secret : NULL,
         .ucx_tls = c->ucx_tls,
         .ucx_devices = c->ucx_devices && *c->ucx_devices ? c->ucx_devices : NULL,
         .self = {.boot_id = n->boot_id,

@@ -76,6 +76,11 @@ const struct sl_conf_opt sl_node_opts[] = {
      "host:port for page transfers, on the interface that the nodes share; port 0 = any", 0, 0, NULL},
     {"trust_network", SL_CONF_BOOL, AT(trust_network), "false", "allow a public address for page transfers",
      0, 0, NULL},
+    {"cluster_secret_file", SL_CONF_STRING, AT(cluster_secret_file), NULL,
+     "secret that all nodes and routers of the cluster prove to each other, in a file that only the daemon "
+     "can "
+     "read; without it the credential sluice.cluster-secret that systemd passes, else none is asked for",
+     0, 0, NULL},
     {"ucx_tls", SL_CONF_STRING, AT(ucx_tls), "tcp", "UCX transports", 0, 0, NULL},
     {"ucx_devices", SL_CONF_STRING, AT(ucx_devices), NULL, "UCX network devices; empty = UCX chooses", 0, 0,
      NULL},
@@ -175,6 +180,16 @@ static enum sl_err read_roles(struct sl_node_conf *c, struct sl_why *why)
     return SL_OK;
 }
 
+static enum sl_err read_secret(struct sl_node_conf *c, struct sl_why *why)
+{
+    if (!c->cluster_secret_file || !*c->cluster_secret_file) {
+        sl_free(c->cluster_secret_file);
+        c->cluster_secret_file = sl_credential(SL_CREDENTIAL_SECRET);
+    }
+    c->has_secret = c->cluster_secret_file != NULL;
+    return c->has_secret ? sl_secret_load(c->cluster_secret_file, &c->secret, why) : SL_OK;
+}
+
 static bool name_is_valid(const char *name)
 {
     size_t n = strlen(name);
@@ -215,7 +230,8 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
     c->kv_dtype = dtype_values[c->kv_dtype_word];
     c->cache_path = sl_cache_dir(c->cache_dir);
     if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_speculation(c, why)) != SL_OK ||
-        (err = read_pace(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK)
+        (err = read_pace(c, why)) != SL_OK || (err = read_roles(c, why)) != SL_OK ||
+        (err = read_secret(c, why)) != SL_OK)
         return err;
     if (c->cpus && sl_cpu_list_parse(c->cpus, &c->cpu_list, &c->n_cpus) != SL_OK)
         return sl_why_set(why, SL_ECONFIG, "cpus is \"%.80s\"; expected a list like 0,2-3", c->cpus);
@@ -245,6 +261,7 @@ enum sl_err sl_node_conf_fits(const struct sl_node_conf *c, struct sl_why *why)
 void sl_node_conf_fini(struct sl_node_conf *c)
 {
     sl_conf_fini(sl_node_opts, c);
+    explicit_bzero(&c->secret, sizeof c->secret);
     sl_free(c->cpu_list);
     sl_free(c->cache_path);
     c->cpu_list = NULL;

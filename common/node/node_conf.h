@@ -3,6 +3,7 @@
 #define SLUICE_COMMON_NODE_NODE_CONF_H
 
 #include "common/base/conf.h"
+#include "common/base/secret.h"
 #include "kernels/tensor.h"
 #include "proto/sluice.pb-c.h"
 
@@ -22,6 +23,7 @@ struct sl_node_conf {
     struct sl_conf_list roles;
     bool exact;
     char *transport, *transfer_listen, *ucx_tls, *ucx_devices;
+    char *cluster_secret_file;
     bool trust_network, digests, link_test;
     uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;
@@ -35,8 +37,10 @@ struct sl_node_conf {
     const struct sl_cost_model *pace; /* NULL = none */
     Sluice__Role prefers;
     bool may_prefill, may_decode;
-    int *cpu_list;    /* n_cpus of them */
-    char *cache_path; /* sl_cache_dir() of cache_dir; NULL = no cache */
+    bool has_secret;
+    struct sl_secret secret; /* of cluster_secret_file */
+    int *cpu_list;           /* n_cpus of them */
+    char *cache_path;        /* sl_cache_dir() of cache_dir; NULL = no cache */
     size_t n_cpus;
 };
 

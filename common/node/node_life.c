@@ -167,6 +167,9 @@ static int run(struct life *f, const struct sl_duty_ops *const *duties)
     f->watchdog_ms = sl_notify_watchdog_ms();
     if (f->watchdog_ms)
         sl_timer_set(f->watchdog, f->watchdog_ms / WATCHDOG_LOOKS);
+    if (!f->conf->has_secret &&
+        !(sl_address_is_local(f->conf->listen) && sl_address_is_local(f->conf->transfer_listen)))
+        SL_WARN("other machines reach this node and no cluster secret is asked for; set cluster_secret_file");
     sl_notify("READY=1\nSTATUS=serving");
 
     sl_node_run(f->node);

@@ -76,7 +76,7 @@ static bool has_key(uint8_t type)
 enum sl_err sl_kv_header_unpack(const void *bytes, size_t n, struct sl_kv_header *out)
 {
     const unsigned char *p = bytes;
-    if (n != SL_KV_HEADER_BYTES || p[0] < SL_KV_HELLO || p[0] > SL_KV_PROBE_ACK)
+    if (n != SL_KV_HEADER_BYTES || p[0] < SL_KV_HELLO || p[0] >= SL_KV_N_TYPES)
         return SL_EPROTO;
     memset(out, 0, sizeof *out);
     out->type = *p++;

@@ -15,8 +15,9 @@
 #define SL_KV_MAX_WHY    160u
 
 enum sl_kv_type {
-    SL_KV_HELLO = 1, /* P -> D, first message; value: the boot id it wants to reach; payload: identity */
-    SL_KV_HELLO_ACK, /* D -> P: flag 1 = accepted; payload: identity, why */
+    SL_KV_HELLO = 1, /* P -> D, first message; value: the boot id it wants to reach; payload: identity, and a
+                        nonce when P has a cluster secret */
+    SL_KV_HELLO_ACK, /* D -> P: flag 1 = accepted; payload: identity, why, and after CHALLENGE D's proof */
     SL_KV_ANNOUNCE,  /* P -> D: n_tokens, deadline_ms */
     SL_KV_GRANT, /* D -> P: index = have_pages, count = pages; payload: a bit per page, set where a run of D's
                     pages begins */
@@ -30,7 +31,10 @@ enum sl_kv_type {
     SL_KV_PING,
     SL_KV_PONG,
     SL_KV_PROBE, /* P -> D: payload is measured and dropped */
-    SL_KV_PROBE_ACK
+    SL_KV_PROBE_ACK,
+    SL_KV_CHALLENGE, /* D -> P, between HELLO and HELLO_ACK when both have a cluster secret: D's nonce */
+    SL_KV_PROOF,     /* P -> D: the answer to it */
+    SL_KV_N_TYPES
 };
 
 #define SL_KV_FLAG_OK    1u

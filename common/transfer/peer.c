@@ -2,13 +2,18 @@
  *
  * P dials D once and keeps the connection. Identity is (name, boot id): a HELLO with a new boot id fences the
  * connection of the old one. A pair that does not match is refused in words and not dialled again for
- * SL_XFER_RETRY_MS.
+ * SL_XFER_RETRY_MS. With a cluster secret (peer_proof.c) nothing is told, fenced or granted before P has
+ * proven it, and P believes nothing before D has.
  *
  * A connection that was lost is dialled again from here, ever more rarely: routers place nothing on a link
  * that is down, so no request would do it.
  *
  *   dialled:   CONNECTING --HELLO sent--> HELLO --HELLO_ACK ok--> UP --closed--> CLOSED --retry--> CONNECTING
  *   accepted:  CONNECTING ------------HELLO received------------> UP --closed--> (freed)
+ *
+ *   with a cluster secret
+ *   dialled:   HELLO --CHALLENGE: PROOF--> PROVING --HELLO_ACK ok, with D's proof--> UP
+ *   accepted:  CONNECTING --HELLO: CHALLENGE--> PROVING --PROOF right: HELLO_ACK--> UP
  *
  * UCX notices a hung peer late or never while data is in flight, so every side pings and force-closes what
  * stays silent. */
@@ -18,6 +23,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/rand.h"
 #include "common/transfer/xfer.h"
 
 static struct sl_kv_hello my_hello(const struct sl_xfer *x)
@@ -91,11 +97,13 @@ void sl_peer_disconnect(struct sl_peer *p, const char *why)
 
 static void say_hello(struct sl_peer *p)
 {
-    unsigned char id[SL_KV_IDENTITY_BYTES];
+    unsigned char payload[SL_KV_IDENTITY_BYTES + SL_NONCE_BYTES];
     struct sl_kv_hello mine = my_hello(p->x);
     struct sl_kv_header h = {.type = SL_KV_HELLO, .value = p->ref.boot_id};
-    sl_kv_hello_pack(&mine, id);
-    if (sl_peer_send(p, &h, id, sizeof id) == SL_OK)
+    sl_kv_hello_pack(&mine, payload);
+    sl_random_bytes(p->nonces.p, SL_NONCE_BYTES);
+    memcpy(payload + SL_KV_IDENTITY_BYTES, p->nonces.p, SL_NONCE_BYTES);
+    if (sl_peer_send(p, &h, payload, p->x->conf.secret ? sizeof payload : SL_KV_IDENTITY_BYTES) == SL_OK)
         p->state = SL_PEER_HELLO;
 }
 
@@ -238,45 +246,133 @@ void sl_peer_closed(struct sl_peer *p)
         sl_peer_free(p);
 }
 
-static void answer_hello(struct sl_peer *p, const struct sl_kv_hello *theirs, enum sl_err verdict,
-                         const char *text)
+/* of HELLO_ACK's payload: identity, why, proof */
+#define ACK_PROOF (SL_KV_IDENTITY_BYTES + SL_KV_MAX_WHY)
+
+static void answer_hello(struct sl_peer *p, enum sl_err verdict, const char *text)
 {
     struct sl_xfer *x = p->x;
-    unsigned char payload[SL_KV_IDENTITY_BYTES + SL_KV_MAX_WHY] = {0};
+    unsigned char payload[ACK_PROOF + SL_PROOF_BYTES] = {0};
     struct sl_kv_hello mine = my_hello(x);
     struct sl_kv_header h = {.type = SL_KV_HELLO_ACK, .flags = verdict == SL_OK ? SL_KV_FLAG_OK : 0};
     sl_kv_hello_pack(&mine, payload);
     sl_kv_text((char *)payload + SL_KV_IDENTITY_BYTES, SL_KV_MAX_WHY, text, strlen(text));
+    if (verdict == SL_OK && x->conf.secret)
+        sl_peer_prove_d(p, p->hello, payload, payload + ACK_PROOF);
     (void)sl_peer_send(p, &h, payload, sizeof payload); /* on failure on_closed follows */
     if (verdict != SL_OK) {
         p->refused = true;
         sl_kv_text(p->why, sizeof p->why, text, strlen(text));
         sl_log(verdict == SL_EMISMATCH ? SL_LOG_ERROR : SL_LOG_WARN, "pair refused peer=%s why=\"%s\"",
-               theirs->id.name, text);
+               p->ref.name, text);
     }
+}
+
+/* The accepted peer has proven the cluster secret, or none is asked for. */
+static void judge_hello(struct sl_peer *p, const struct sl_kv_hello *theirs)
+{
+    struct sl_xfer *x = p->x;
+    struct sl_kv_hello mine = my_hello(x);
+    struct sl_why why = {0};
+    enum sl_err e = p->wanted_boot_id == x->conf.self.boot_id
+                        ? sl_kv_identity_match(&mine, theirs, &why)
+                        : sl_why_set(&why, SL_EPEER, "another start of node %s was asked for", mine.id.name);
+    answer_hello(p, e, why.text);
+    if (e)
+        return;
+    fence_others(p);
+    came_up(p);
+    SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
 }
 
 static void take_hello(struct sl_peer *p, const struct sl_kv_header *h, const void *data, size_t len)
 {
     struct sl_xfer *x = p->x;
-    struct sl_kv_hello theirs, mine = my_hello(x);
+    struct sl_kv_hello theirs;
     struct sl_why why = {0};
-    if (p->dialled || p->state != SL_PEER_CONNECTING || !data ||
+    if (p->dialled || p->state != SL_PEER_CONNECTING || p->refused || !data ||
         sl_kv_hello_unpack(data, len, &theirs) != SL_OK) {
         p->count.dropped++;
         return;
     }
     memcpy(p->ref.name, theirs.id.name, sizeof p->ref.name);
     p->ref.boot_id = theirs.id.boot_id;
-    enum sl_err e = h->value == x->conf.self.boot_id
-                        ? sl_kv_identity_match(&mine, &theirs, &why)
-                        : sl_why_set(&why, SL_EPEER, "another start of node %s was asked for", mine.id.name);
-    answer_hello(p, &theirs, e, why.text);
-    if (e)
+    p->wanted_boot_id = h->value;
+    bool has_nonce = len >= SL_KV_IDENTITY_BYTES + SL_NONCE_BYTES;
+    if (has_nonce != (x->conf.secret != NULL)) {
+        const char *has = has_nonce ? p->ref.name : x->conf.self.name,
+                   *has_not = has_nonce ? x->conf.self.name : p->ref.name;
+        sl_why_set(&why, SL_EMISMATCH,
+                   "%.24s has a cluster secret and %.24s has none; set cluster_secret_file at %.24s", has,
+                   has_not, has_not);
+        answer_hello(p, SL_EMISMATCH, why.text);
+    } else if (!has_nonce) {
+        judge_hello(p, &theirs);
+    } else {
+        struct sl_kv_header challenge = {.type = SL_KV_CHALLENGE};
+        memcpy(p->hello, data, sizeof p->hello);
+        memcpy(p->nonces.p, (const char *)data + SL_KV_IDENTITY_BYTES, SL_NONCE_BYTES);
+        sl_random_bytes(p->nonces.d, SL_NONCE_BYTES);
+        p->state = SL_PEER_PROVING;
+        (void)sl_peer_send(p, &challenge, p->nonces.d, SL_NONCE_BYTES); /* on failure on_closed follows */
+    }
+}
+
+static void take_challenge(struct sl_peer *p, const void *data, size_t len)
+{
+    struct sl_kv_header h = {.type = SL_KV_PROOF};
+    struct sl_kv_hello mine = my_hello(p->x);
+    unsigned char id[SL_KV_IDENTITY_BYTES], proof[SL_PROOF_BYTES];
+    if (!p->dialled || p->state != SL_PEER_HELLO || !p->x->conf.secret || !data || len != SL_NONCE_BYTES) {
+        p->count.dropped++;
         return;
-    fence_others(p);
-    came_up(p);
-    SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
+    }
+    memcpy(p->nonces.d, data, SL_NONCE_BYTES);
+    sl_kv_hello_pack(&mine, id);
+    sl_peer_prove_p(p, id, p->ref.name, p->ref.boot_id, proof);
+    p->state = SL_PEER_PROVING;
+    (void)sl_peer_send(p, &h, proof, sizeof proof); /* on failure on_closed follows */
+}
+
+static void take_proof(struct sl_peer *p, const void *data, size_t len)
+{
+    struct sl_xfer *x = p->x;
+    struct sl_kv_hello theirs;
+    struct sl_why why = {0};
+    unsigned char proof[SL_PROOF_BYTES];
+    if (p->dialled || p->state != SL_PEER_PROVING || p->refused || !data || len != SL_PROOF_BYTES ||
+        sl_kv_hello_unpack(p->hello, sizeof p->hello, &theirs) != SL_OK) {
+        p->count.dropped++;
+        return;
+    }
+    sl_peer_prove_p(p, p->hello, x->conf.self.name, p->wanted_boot_id, proof);
+    if (sl_secret_equal(proof, data, sizeof proof)) {
+        judge_hello(p, &theirs);
+        return;
+    }
+    sl_why_set(&why, SL_EMISMATCH,
+               "%.24s has another cluster secret than %.24s; give both the same cluster_secret_file",
+               p->ref.name, x->conf.self.name);
+    answer_hello(p, SL_EMISMATCH, why.text);
+}
+
+/* Whether D's HELLO_ACK proves the cluster secret, or none is asked for. */
+static bool ack_proves(struct sl_peer *p, const unsigned char *data, size_t len, struct sl_why *why)
+{
+    struct sl_kv_hello mine = my_hello(p->x);
+    unsigned char id[SL_KV_IDENTITY_BYTES], proof[SL_PROOF_BYTES];
+    if (!p->x->conf.secret)
+        return true;
+    sl_kv_hello_pack(&mine, id);
+    sl_peer_prove_d(p, id, data, proof);
+    if (p->state == SL_PEER_PROVING && len >= ACK_PROOF + SL_PROOF_BYTES &&
+        sl_secret_equal(proof, data + ACK_PROOF, sizeof proof))
+        return true;
+    sl_why_set(why, SL_EMISMATCH,
+               "%.24s does not prove the cluster secret of %.24s; give both the same release and "
+               "cluster_secret_file",
+               p->ref.name, mine.id.name);
+    return false;
 }
 
 /* Latency first, then large payloads, when the pair first meets and later when the link is idle. A waiting
@@ -354,7 +450,7 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
     struct sl_xfer *x = p->x;
     struct sl_kv_hello theirs, mine = my_hello(x);
     struct sl_why why = {0};
-    if (!p->dialled || p->state != SL_PEER_HELLO || !data ||
+    if (!p->dialled || (p->state != SL_PEER_HELLO && p->state != SL_PEER_PROVING) || !data ||
         sl_kv_hello_unpack(data, len, &theirs) != SL_OK) {
         p->count.dropped++;
         return;
@@ -367,11 +463,13 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
         p->refused = true;
         sl_kv_text(p->why, sizeof p->why, (const char *)data + SL_KV_IDENTITY_BYTES,
                    len - SL_KV_IDENTITY_BYTES);
+        SL_ERROR("the peer refused the pair peer=%s why=\"%s\"", p->ref.name, p->why);
         sl_peer_disconnect(p, "the peer refused the pair");
         return;
     }
-    if (sl_kv_identity_match(&mine, &theirs, &why) != SL_OK) {
+    if (!ack_proves(p, data, len, &why) || sl_kv_identity_match(&mine, &theirs, &why) != SL_OK) {
         p->refused = true;
+        SL_ERROR("pair refused peer=%s why=\"%s\"", p->ref.name, why.text);
         sl_peer_disconnect(p, why.text);
         return;
     }
@@ -394,6 +492,12 @@ void sl_peer_message(struct sl_peer *p, const struct sl_kv_header *h, const void
         break;
     case SL_KV_HELLO_ACK:
         take_hello_ack(p, h, data, len);
+        break;
+    case SL_KV_CHALLENGE:
+        take_challenge(p, data, len);
+        break;
+    case SL_KV_PROOF:
+        take_proof(p, data, len);
         break;
     case SL_KV_BYE:
         p->bye = true;

@@ -100,6 +100,13 @@ static void on_closed(void *arg, struct sl_conn *c)
         sl_peer_closed(p);
 }
 
+/* What counts before the peer has shown who it is. */
+static bool is_handshake(uint8_t type)
+{
+    return type == SL_KV_HELLO || type == SL_KV_HELLO_ACK || type == SL_KV_CHALLENGE || type == SL_KV_PROOF ||
+           type == SL_KV_BYE;
+}
+
 static void on_message(void *arg, struct sl_conn *c, const void *header, size_t header_len, const void *data,
                        size_t len, struct sl_link_rx *rx)
 {
@@ -114,9 +121,7 @@ static void on_message(void *arg, struct sl_conn *c, const void *header, size_t 
         return;
     }
     p->last_heard_ms = sl_now_ms();
-    bool before_hello =
-        p->state != SL_PEER_UP && h.type != SL_KV_HELLO && h.type != SL_KV_HELLO_ACK && h.type != SL_KV_BYE;
-    if (before_hello) {
+    if (p->state != SL_PEER_UP && !is_handshake(h.type)) {
         p->count.dropped++;
         return;
     }
@@ -353,6 +358,7 @@ static void free_all(struct sl_xfer *x)
     sl_hashmap_free(x->recv_by_key);
     sl_hashmap_free(x->send_by_id);
     sl_hashmap_free(x->recv_by_id);
+    explicit_bzero(&x->secret, sizeof x->secret);
     sl_timer_free(x->tick);
     sl_loop_close(x->loop);
     sl_queue_free(x->commands);
@@ -380,6 +386,10 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     struct sl_xfer *x = sl_xcalloc(1, sizeof *x);
     x->conf = *conf;
     x->conf.transport = x->conf.listen = x->conf.ucx_tls = x->conf.ucx_devices = NULL; /* the caller's */
+    if (conf->secret) {
+        x->secret = *conf->secret;
+        x->conf.secret = &x->secret;
+    }
     x->ops = ops;
     x->next_id = 1;
     x->flip_bit_page = flip ? strtoull(flip, NULL, 10) : 0;

@@ -14,6 +14,7 @@
 
 #include "common/base/digest.h"
 #include "common/base/queue.h"
+#include "common/base/secret.h"
 #include "kernels/backend.h"
 
 struct sl_xfer; /* opaque */
@@ -47,6 +48,7 @@ struct sl_xfer_conf {
     bool trust_network;
     const char *ucx_tls; /* UCX_TLS, NULL = tcp */
     const char *ucx_devices;
+    const struct sl_secret *secret; /* peers prove it before anything else counts; copied; NULL = none */
     struct sl_xfer_identity self;
     void *pool; /* host address of page 0, page i at + i * page_bytes */
     size_t page_bytes;

@@ -32,7 +32,7 @@
 #define SL_XFER_PROBE_MS     30000u     /* an idle link is measured again after */
 #define SL_XFER_DEGRADED_MS  60000u     /* a link that damaged pages is used last for */
 
-enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_UP, SL_PEER_CLOSED };
+enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_PROVING, SL_PEER_UP, SL_PEER_CLOSED };
 
 /* One connection and who is behind it. P's are dialled, D's accepted. */
 struct sl_peer {
@@ -46,6 +46,11 @@ struct sl_peer {
     uint64_t down_since_ms; /* 0 = not lost since it was up */
     uint32_t retry_wait_ms;
     uint64_t inflight_bytes, max_inflight_bytes;
+    struct sl_peer_nonces {
+        unsigned char p[SL_NONCE_BYTES], d[SL_NONCE_BYTES]; /* of this connection's handshake */
+    } nonces;
+    unsigned char hello[SL_KV_IDENTITY_BYTES]; /* of an accepted one, until its proof has come */
+    uint64_t wanted_boot_id;                   /* and whom it wants */
     /* link test */
     uint32_t probe_round;
     uint64_t probe_sent_us, next_probe_ms;
@@ -143,6 +148,7 @@ struct sl_flight {
 
 struct sl_xfer {
     struct sl_xfer_conf conf;
+    struct sl_secret secret; /* conf.secret points here, or is NULL */
     const struct sl_link_ops *ops;
     struct sl_link *link;
     struct sl_loop *loop;
@@ -213,6 +219,13 @@ void sl_peer_degrade(struct sl_peer *p);
 bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id);
 void sl_count_add(struct sl_xfer_totals *to, const struct sl_xfer_totals *n);
 void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out);
+
+/* peer_proof.c: what each side of a connection proves of the cluster secret; id: as packed by
+ * sl_kv_hello_pack() */
+void sl_peer_prove_p(const struct sl_peer *p, const unsigned char *p_id, const char *d_name,
+                     uint64_t d_boot_id, unsigned char out[SL_PROOF_BYTES]);
+void sl_peer_prove_d(const struct sl_peer *p, const unsigned char *p_id, const unsigned char *d_id,
+                     unsigned char out[SL_PROOF_BYTES]);
 
 /* kv_send.c: P */
 void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,

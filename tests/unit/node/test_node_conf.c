@@ -76,6 +76,7 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
         {"--pace=abacus", "pace"},
         {"--nonsense=1", "nonsense"},
         {"--routers=", "routers"},
+        {"--cluster-secret-file=/nonexistent", "cluster_secret_file /nonexistent cannot be read"},
     };
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct sl_node_conf c;

@@ -474,6 +474,82 @@ static void a_silent_peer_is_cut_off(void **state)
     rig_close(&d);
 }
 
+static struct raw_message *pass_on(struct raw_peer *from, struct raw_peer *to, enum sl_kv_type type)
+{
+    struct raw_message *m = raw_wait(from, type);
+    raw_send(to, &m->h, m->payload, m->len);
+    return m;
+}
+
+/* Someone between two nodes who has heard one handshake cannot make another of it: not again at the same node,
+ * whose nonce is another one then, and not at a node that was not meant. */
+static void proof_heard_counts_only_once_and_where_it_was_meant(void **state)
+{
+    (void)state;
+    static const char refused[] =
+        "p0 has another cluster secret than d0; give both the same cluster_secret_file";
+    for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+        struct rig_node p, d;
+        struct raw_peer as_d, as_p;
+        struct sl_xfer_key k = rig_key("k", 1);
+        rig_open(&p, &(struct rig_opts){.name = "p0", .secret = "ours"});
+        rig_open(&d, &(struct rig_opts){.name = "d0", .secret = "ours"});
+        raw_open(&as_d, "loop", "d1", 1);
+        raw_open(&as_p, "loop", "p0", 1);
+        struct sl_xfer_peer to = raw_ref(&as_d);
+        if (!elsewhere)
+            snprintf(to.name, sizeof to.name, "d0");
+        assert_int_equal(sl_xfer_send_open(p.x, &k, &to, PT, RIG_DEADLINE_MS), SL_OK);
+        raw_connect(&as_p, &d);
+        struct raw_message *hello = pass_on(&as_d, &as_p, SL_KV_HELLO);
+        raw_free(pass_on(&as_p, &as_d, SL_KV_CHALLENGE));
+        struct raw_message *proof = pass_on(&as_d, &as_p, SL_KV_PROOF),
+                           *ack = raw_wait(&as_p, SL_KV_HELLO_ACK);
+        if (!elsewhere) {
+            assert_int_equal(ack->h.flags, SL_KV_FLAG_OK); /* that one was for d0 */
+            raw_free(ack);
+            raw_connect(&as_p, &d);
+            raw_send(&as_p, &hello->h, hello->payload, hello->len);
+            raw_free(raw_wait(&as_p, SL_KV_CHALLENGE));
+            raw_send(&as_p, &proof->h, proof->payload, proof->len);
+            ack = raw_wait(&as_p, SL_KV_HELLO_ACK);
+        }
+        assert_int_equal(ack->h.flags, 0);
+        assert_string_equal((char *)ack->payload + SL_KV_IDENTITY_BYTES, refused);
+        /* and what follows counts for nothing */
+        raw_send(&as_p, &proof->h, proof->payload, proof->len);
+        raw_send(&as_p, &(struct sl_kv_header){.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = PT}, NULL, 0);
+        rig_wait_dropped(&d, 2);
+        raw_free(ack);
+        raw_free(proof);
+        raw_free(hello);
+        raw_close(&as_p);
+        raw_close(&as_d);
+        rig_close(&d);
+        rig_close(&p);
+    }
+}
+
+/* A node that cannot prove the secret is believed nothing, whatever it accepts. */
+static void decode_node_that_only_says_yes_is_refused(void **state)
+{
+    struct rig_node p;
+    struct raw_peer d;
+    struct sl_xfer_key k = rig_key("k", 1);
+    (void)state;
+    rig_open(&p, &(struct rig_opts){.name = "p0", .secret = "ours"});
+    raw_open(&d, "loop", "d0", 7);
+    struct sl_xfer_peer to = raw_ref(&d);
+    assert_int_equal(sl_xfer_send_open(p.x, &k, &to, PT, RIG_DEADLINE_MS), SL_OK);
+    raw_be_joined(&d);
+    struct sl_xfer_event s = rig_wait(&p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(s.err, SL_EMISMATCH);
+    assert_string_equal(s.why, "d0 does not prove the cluster secret of p0; give both the same release and "
+                               "cluster_secret_file");
+    raw_close(&d);
+    rig_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -485,6 +561,8 @@ int main(void)
         cmocka_unit_test(too_many_announces_are_refused_not_forgotten),
         cmocka_unit_test(wild_answers_end_nothing),
         cmocka_unit_test(a_refusal_is_kept_for_a_while),
+        cmocka_unit_test(proof_heard_counts_only_once_and_where_it_was_meant),
+        cmocka_unit_test(decode_node_that_only_says_yes_is_refused),
         cmocka_unit_test(a_silent_peer_is_cut_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

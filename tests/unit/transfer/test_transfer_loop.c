@@ -29,6 +29,7 @@
     X(peer_closes_in_the_middle)                                                                             \
     X(deadline_ends_both_sides)                                                                              \
     X(mismatch_is_refused_in_words)                                                                          \
+    X(cluster_secret_is_proven_both_ways)                                                                    \
     X(new_boot_id_fences_the_old)                                                                            \
     X(unreachable_peer_ends_the_session)                                                                     \
     X(many_sessions_share_the_link)                                                                          \

@@ -522,6 +522,36 @@ void case_mismatch_is_refused_in_words(const char *transport)
     }
 }
 
+void case_cluster_secret_is_proven_both_ways(const char *transport)
+{
+    static const struct {
+        const char *p, *d, *why; /* why: NULL = they pair */
+    } cases[] = {
+        {"ours", "ours", NULL},
+        {"theirs", "ours", "p0 has another cluster secret than d0; give both the same cluster_secret_file"},
+        {NULL, "ours", "d0 has a cluster secret and p0 has none; set cluster_secret_file at p0"},
+        {"ours", NULL, "p0 has a cluster secret and d0 has none; set cluster_secret_file at d0"},
+    };
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("secret", 1);
+        uint32_t d[1] = {3};
+        pair_open(&t, transport, &(struct rig_opts){.secret = cases[i].p},
+                  &(struct rig_opts){.secret = cases[i].d});
+        if (cases[i].why) {
+            pair_begin(&t, &k, PT, d, 0);
+            struct sl_xfer_event s = rig_wait(&t.p, SL_XFER_SEND_DONE, &k);
+            assert_int_equal(s.err, SL_EMISMATCH);
+            assert_string_equal(s.why, cases[i].why);
+            assert_string_equal(rig_wait_link(&t.p, "d0", "refused").why, cases[i].why);
+            assert_false(rig_has(&t.p, SL_XFER_GRANTED, &k));
+        } else {
+            pair_transfer(&t, "secret", 1);
+        }
+        pair_close(&t);
+    }
+}
+
 void case_new_boot_id_fences_the_old(const char *transport)
 {
     struct xfer_pair t;

@@ -33,6 +33,7 @@ void case_abort_before_open_leaves_word(const char *transport);
 void case_peer_closes_in_the_middle(const char *transport);
 void case_deadline_ends_both_sides(const char *transport);
 void case_mismatch_is_refused_in_words(const char *transport);
+void case_cluster_secret_is_proven_both_ways(const char *transport);
 void case_new_boot_id_fences_the_old(const char *transport);
 void case_unreachable_peer_ends_the_session(const char *transport);
 void case_many_sessions_share_the_link(const char *transport);

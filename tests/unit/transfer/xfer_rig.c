@@ -26,6 +26,12 @@ void rig_identity(struct sl_xfer_identity *id)
                                     .exact = true};
 }
 
+void rig_secret(const char *text, struct sl_secret *out)
+{
+    memset(out, 0, sizeof *out);
+    memcpy(out->key, text, strnlen(text, sizeof out->key));
+}
+
 void rig_open(struct rig_node *n, const struct rig_opts *o)
 {
     struct sl_why why = {0};
@@ -44,6 +50,11 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
         .link_test = o->link_test,
         .cpu = -1,
     };
+    struct sl_secret secret;
+    if (o->secret) {
+        rig_secret(o->secret, &secret);
+        c.secret = &secret;
+    }
     rig_identity(&c.self);
     if (o->boot_id)
         c.self.boot_id = o->boot_id;

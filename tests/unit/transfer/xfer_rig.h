@@ -18,6 +18,7 @@ struct rig_opts {
     const char *listen;    /* NULL = 127.0.0.1:0 */
     const char *ucx_tls;   /* NULL = the default, tcp */
     const char *name;      /* NULL = "node" */
+    const char *secret;    /* up to SL_SECRET_BYTES characters; NULL = none */
     uint64_t boot_id;      /* 0 = 1 */
     uint32_t n_pages;      /* 0 = RIG_PAGES */
     uint32_t head_dim;     /* 0 = 8: pages of 256 bytes */
@@ -44,6 +45,8 @@ struct rig_node {
 
 /* The identity all nodes of a test share: model, geometry, numerics. */
 void rig_identity(struct sl_xfer_identity *id);
+/* The cluster secret that opts name by this text. */
+void rig_secret(const char *text, struct sl_secret *out);
 void rig_open(struct rig_node *n, const struct rig_opts *o);
 void rig_close(struct rig_node *n); /* takes one that is closed */
 
