@@ -245,6 +245,8 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .hold_ms = r->o.hold_ms,
         .max_wait_ms = r->o.max_wait_ms,
         .metrics = r->metrics,
+        .model_name = r->o.served_model_name.n ? r->o.served_model_name.items[0] : r->model.name,
+        .version = SLUICE_VERSION,
     };
     return sl_flow_open(&conf, flow, why);
 }

@@ -76,17 +76,21 @@ struct sl_metrics *sl_metrics_new(void)
     return m;
 }
 
+static void series_free(struct sl_metric *s)
+{
+    sl_free(s->labels);
+    sl_free((void *)s->buckets);
+    sl_free(s);
+}
+
 void sl_metrics_free(struct sl_metrics *m)
 {
     if (!m)
         return;
     for (size_t i = 0; i < m->n_families; i++) {
         struct family *f = m->families[i];
-        for (size_t j = 0; j < f->n_series; j++) {
-            sl_free(f->series[j]->labels);
-            sl_free((void *)f->series[j]->buckets);
-            sl_free(f->series[j]);
-        }
+        for (size_t j = 0; j < f->n_series; j++)
+            series_free(f->series[j]);
         sl_free(f->series);
         sl_free(f->bounds);
         sl_free(f->name);
@@ -177,6 +181,35 @@ struct sl_metric *sl_histogram(struct sl_metrics *m, const char *name, const cha
                                const double *bounds, size_t n)
 {
     return series_get(m, HISTOGRAM, name, labels, help, bounds, n);
+}
+
+void sl_metrics_drop(struct sl_metrics *m, struct sl_metric *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&m->lock);
+    struct family *f = s->family;
+    size_t at = 0;
+    while (f->series[at] != s)
+        at++;
+    f->n_series--;
+    memmove(f->series + at, f->series + at + 1, (f->n_series - at) * sizeof *f->series);
+    pthread_mutex_unlock(&m->lock);
+    series_free(s);
+}
+
+void sl_metrics_label(struct sl_buf *out, const char *name, const char *value)
+{
+    sl_buf_printf(out, "%s%s=\"", out->len ? "," : "", name);
+    for (; *value; value++) {
+        if (*value == '\n')
+            sl_buf_puts(out, "\\n");
+        else if (*value == '\\' || *value == '"')
+            sl_buf_printf(out, "\\%c", *value);
+        else
+            sl_buf_putc(out, *value);
+    }
+    sl_buf_putc(out, '"');
 }
 
 void sl_metric_add(struct sl_metric *s, double v)
@@ -284,6 +317,8 @@ void sl_metrics_render(struct sl_metrics *m, struct sl_buf *out)
     pthread_mutex_lock(&m->lock);
     for (size_t i = 0; i < m->n_families; i++) {
         const struct family *f = m->families[i];
+        if (f->n_series == 0) /* all dropped */
+            continue;
         sl_buf_printf(out, "# HELP %s ", f->name);
         put_help(out, f->help);
         sl_buf_printf(out, "\n# TYPE %s %s\n", f->name, kind_words[f->kind]);

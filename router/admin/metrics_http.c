@@ -1,120 +1,197 @@
-/* router/admin/metrics_http.c - series are registered once at start, those of nodes when a node is first
- * seen. */
+/* router/admin/metrics_http.c - series are registered once at start, those of service classes when one is first
+ * used. Names under "vllm:" are what boards, autoscalers and gateways ask for; they carry vLLM's labels
+ * model_name and engine. Names that vLLM has given up since are told beside the new ones. */
 #include "router/admin/metrics_http.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "common/base/clock.h"
 #include "common/base/hashmap.h"
 #include "common/base/mem.h"
+#include "common/base/memory_info.h"
+#include "router/admin/metrics_nodes.h"
 
-/* vLLM's bounds with finer ones below: its first bucket is above what a small model takes. */
+#define MAX_LABEL_BYTES 1024
+
 static const double token_bounds[] = {1,   2,    5,    10,   20,    50,    100,   200,
                                       500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 static const double handover_bounds[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5};
 static const double error_bounds[] = {0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10};
 
-#define MAX_NODE_VALUES 128 /* per node; names come from outside */
-
 enum { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELED, FINISH_ERROR, N_FINISH };
 static const char *const finish_names[N_FINISH] = {"stop", "length", "canceled", "error"};
 static const char *const vllm_finish_names[N_FINISH] = {"stop", "length", "abort", "error"};
 
-/* A pair of the same series under both names. */
-struct pair {
-    struct sl_metric *own, *vllm;
+/* Series that are told under both prefixes, "sluice_" and "vllm:". */
+enum both {
+    TTFT,
+    ITL,
+    TPOT,
+    E2E,
+    QUEUE_TIME,
+    PREFILL_TIME,
+    DECODE_TIME,
+    INFERENCE_TIME,
+    PROMPT_SIZE,
+    OUTPUT_SIZE,
+    MAX_TOKENS,
+    N_HISTOGRAMS,
+    PROMPT_TOKENS = N_HISTOGRAMS,
+    GENERATED_TOKENS,
+    CACHED_TOKENS,
+    N_HISTOGRAMS_AND_COUNTERS,
+    RUNNING = N_HISTOGRAMS_AND_COUNTERS,
+    WAITING,
+    N_BOTH
 };
-
-/* A number of a node's own; counters are passed on by their growth, since a restarted node begins at 0. */
-struct node_value {
-    struct sl_metric *series;
-    bool counter;
-    double last;
+static const struct both_row {
+    const char *name, *vllm_too; /* another name of vLLM's for the same, or NULL */
+    const char *help;
+} both_rows[N_BOTH] = {
+    [TTFT] = {"time_to_first_token_seconds", NULL, "Arrival at the router to the first token."},
+    [ITL] = {"inter_token_latency_seconds", "vllm:time_per_output_token_seconds",
+             "Time between two tokens of a request at the router."},
+    [TPOT] = {"request_time_per_output_token_seconds", NULL,
+              "Mean time per token after the first, per request."},
+    [E2E] = {"e2e_request_latency_seconds", NULL, "Arrival at the router to the end."},
+    [QUEUE_TIME] = {"request_queue_time_seconds", NULL,
+                    "Arrival at the router to admission by the first node: waits at both."},
+    [PREFILL_TIME] = {"request_prefill_time_seconds", NULL, "Admission to the first token."},
+    [DECODE_TIME] = {"request_decode_time_seconds", NULL, "First to last token."},
+    [INFERENCE_TIME] = {"request_inference_time_seconds", NULL, "Admission to the last token."},
+    [PROMPT_SIZE] = {"request_prompt_tokens", NULL, "Prompt tokens per request."},
+    [OUTPUT_SIZE] = {"request_generation_tokens", "vllm:request_max_num_generation_tokens",
+                     "Tokens generated per request."},
+    [MAX_TOKENS] = {"request_params_max_tokens", NULL, "Tokens that a request may have generated at most."},
+    [PROMPT_TOKENS] = {"prompt_tokens_total", NULL, "Prompt tokens of requests that ended."},
+    [GENERATED_TOKENS] = {"generation_tokens_total", NULL, "Tokens generated."},
+    [CACHED_TOKENS] = {"prompt_tokens_cached_total", NULL, "Prompt tokens found in a prefix cache."},
+    [RUNNING] = {"num_requests_running", NULL, "Requests with a place on a node."},
+    [WAITING] = {"num_requests_waiting", NULL, "Requests queued on nodes or for one."},
 };
-
-struct node_gauges {
-    struct sl_hashmap *values; /* name -> struct node_value */
-    struct sl_metric *up, *free_pages, *total_pages, *running, *waiting, *queued_tokens, *rows, *leases,
-        *cost_error;
-    struct sl_metric *link_rate[SL_NODE_LINKS];
-    char link_peer[SL_NODE_LINKS][SL_NODE_NAME];
-};
-
-struct sl_request_metrics {
-    struct sl_metrics *m;
-    struct pair finished[N_FINISH], prompt_tokens, generated_tokens, ttft, itl, e2e, tpot, prompt_size,
-        output_size;
-    struct sl_metric *decode_time, *prefill_time, *cached_tokens, *running, *waiting, *kv_usage;
-    struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover, *placed[4], *ttft_error[4];
-    struct sl_hashmap *nodes;   /* name -> struct node_gauges */
-    struct sl_hashmap *classes; /* name -> struct class_counters */
-};
+#define N_NAMES 3 /* "sluice_", "vllm:", vllm_too */
 
 struct class_counters {
     struct sl_metric *met, *missed, *relegated;
 };
 
-static struct pair counters(struct sl_metrics *m, const char *name, const char *own_labels,
-                            const char *vllm_labels, const char *help)
+struct sl_request_metrics {
+    struct sl_metrics *m;
+    char *vllm_labels;
+    struct sl_node_metrics *nodes;
+    struct sl_metric *both[N_BOTH][N_NAMES]; /* unused ones NULL */
+    struct sl_metric *finished[N_FINISH], *vllm_finished[N_FINISH];
+    struct sl_metric *kv_used, *vllm_kv_used, *vllm_kv_used_too, *cache_config;
+    uint32_t config_page_tokens;
+    uint64_t config_pages;
+    struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover;
+    struct sl_metric *placed[SL_PLACE_HYBRID + 1], *ttft_error[SL_PLACE_HYBRID + 1],
+        *mode[SL_PLACE_HYBRID + 1];
+    struct sl_metric *held, *ready, *cpu, *resident;
+    double cpu_last_s;
+    struct sl_hashmap *classes; /* name -> struct class_counters */
+};
+
+/* "key=\"value\"" with vLLM's labels behind it; sl_free. */
+static char *vllm_labels(const struct sl_request_metrics *s, const char *key, const char *value)
 {
-    char own[96], vllm[96];
-    snprintf(own, sizeof own, "sluice_%s", name);
-    snprintf(vllm, sizeof vllm, "vllm:%s", name);
-    return (struct pair){sl_counter(m, own, own_labels, help), sl_counter(m, vllm, vllm_labels, help)};
+    struct sl_buf b;
+    sl_buf_init(&b, MAX_LABEL_BYTES);
+    sl_metrics_label(&b, key, value);
+    sl_buf_printf(&b, ",%s", s->vllm_labels);
+    return sl_buf_steal(&b);
 }
 
-static struct pair histograms(struct sl_metrics *m, const char *name, const char *help, const double *bounds,
-                              size_t n)
+static struct sl_metric *both_series(struct sl_request_metrics *s, enum both i, const char *name,
+                                     const char *labels)
 {
-    char own[96], vllm[96];
-    snprintf(own, sizeof own, "sluice_%s", name);
-    snprintf(vllm, sizeof vllm, "vllm:%s", name);
-    return (struct pair){sl_histogram(m, own, NULL, help, bounds, n),
-                         sl_histogram(m, vllm, NULL, help, bounds, n)};
+    const char *help = both_rows[i].help;
+    if (i >= N_HISTOGRAMS_AND_COUNTERS)
+        return sl_gauge(s->m, name, labels, help);
+    if (i >= N_HISTOGRAMS)
+        return sl_counter(s->m, name, labels, help);
+    bool tokens = i == PROMPT_SIZE || i == OUTPUT_SIZE || i == MAX_TOKENS;
+    return sl_histogram(s->m, name, labels, help, tokens ? token_bounds : SL_LATENCY_BOUNDS_S,
+                        tokens ? SL_COUNTOF(token_bounds) : SL_N_LATENCY_BOUNDS);
 }
 
-static struct pair latency(struct sl_metrics *m, const char *name, const char *help)
+static void open_both(struct sl_request_metrics *s)
 {
-    return histograms(m, name, help, SL_LATENCY_BOUNDS_S, SL_N_LATENCY_BOUNDS);
+    for (enum both i = 0; i < N_BOTH; i++) {
+        char own[96], vllm[96];
+        snprintf(own, sizeof own, "sluice_%s", both_rows[i].name);
+        snprintf(vllm, sizeof vllm, "vllm:%s", both_rows[i].name);
+        s->both[i][0] = both_series(s, i, own, NULL);
+        s->both[i][1] = both_series(s, i, vllm, s->vllm_labels);
+        if (both_rows[i].vllm_too)
+            s->both[i][2] = both_series(s, i, both_rows[i].vllm_too, s->vllm_labels);
+    }
 }
 
-struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m)
+static void open_finished(struct sl_request_metrics *s)
+{
+    for (size_t i = 0; i < N_FINISH; i++) {
+        char own[48], *vllm = vllm_labels(s, "finished_reason", vllm_finish_names[i]);
+        snprintf(own, sizeof own, "finish=\"%s\"", finish_names[i]);
+        s->finished[i] =
+            sl_counter(s->m, "sluice_requests_finished_total", own, "Requests that ended, by how.");
+        s->vllm_finished[i] =
+            sl_counter(s->m, "vllm:request_success_total", vllm, "Requests that ended, by how.");
+        sl_free(vllm);
+    }
+}
+
+static void open_modes(struct sl_request_metrics *s)
+{
+    for (unsigned i = SL_PLACE_PD; i <= SL_PLACE_HYBRID; i++) {
+        char label[32];
+        snprintf(label, sizeof label, "mode=\"%s\"", sl_place_mode_name((enum sl_place_mode)i));
+        s->mode[i] = sl_gauge(s->m, "sluice_mode", label, "1 for the mode that is on.");
+        s->placed[i] = sl_counter(s->m, "sluice_placements_total", label, "Placements by what they came to.");
+        s->ttft_error[i] = sl_histogram(s->m, "sluice_placement_ttft_error", label,
+                                        "|predicted - real| / real time from placement to the first token.",
+                                        error_bounds, SL_COUNTOF(error_bounds));
+    }
+}
+
+static void open_process(struct sl_request_metrics *s, const char *version)
+{
+    struct sl_buf label;
+    sl_buf_init(&label, MAX_LABEL_BYTES);
+    sl_metrics_label(&label, "version", version);
+    sl_metric_set(sl_gauge(s->m, "sluice_build_info", label.data, "The router's version."), 1);
+    sl_buf_fini(&label);
+    sl_metric_set(sl_gauge(s->m, "process_start_time_seconds", NULL, "Start of the router, Unix time."),
+                  (double)sl_wall_s());
+    s->cpu = sl_counter(s->m, "process_cpu_seconds_total", NULL, "Processor time of the router.");
+    s->resident = sl_gauge(s->m, "process_resident_memory_bytes", NULL, "Resident memory of the router.");
+}
+
+struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m, const char *model_name,
+                                                  const char *version)
 {
     struct sl_request_metrics *s = sl_xcalloc(1, sizeof *s);
+    struct sl_buf labels;
     s->m = m;
-    s->nodes = sl_hashmap_new();
+    sl_buf_init(&labels, MAX_LABEL_BYTES);
+    sl_metrics_label(&labels, "model_name", model_name);
+    sl_metrics_label(&labels, "engine", "0"); /* of vLLM's data-parallel engines: a cluster looks like one */
+    s->vllm_labels = sl_buf_steal(&labels);
+    s->nodes = sl_node_metrics_new(m, s->vllm_labels);
     s->classes = sl_hashmap_new();
-    for (size_t i = 0; i < N_FINISH; i++) {
-        char own[48], vllm[48];
-        snprintf(own, sizeof own, "finish=\"%s\"", finish_names[i]);
-        snprintf(vllm, sizeof vllm, "finished_reason=\"%s\"", vllm_finish_names[i]);
-        s->finished[i].own =
-            sl_counter(m, "sluice_requests_finished_total", own, "Requests that ended, by how.");
-        s->finished[i].vllm =
-            sl_counter(m, "vllm:request_success_total", vllm, "Requests that ended, by how.");
-    }
-    s->prompt_tokens =
-        counters(m, "prompt_tokens_total", NULL, NULL, "Prompt tokens of requests that ended.");
-    s->generated_tokens = counters(m, "generation_tokens_total", NULL, NULL, "Tokens generated.");
-    s->ttft = latency(m, "time_to_first_token_seconds", "Arrival at the router to the first token.");
-    s->itl = latency(m, "inter_token_latency_seconds", "Time between two tokens of a request at the router.");
-    s->tpot = latency(m, "request_time_per_output_token_seconds",
-                      "Mean time per token after the first, per request.");
-    s->e2e = latency(m, "e2e_request_latency_seconds", "Arrival at the router to the end.");
-    s->prompt_size = histograms(m, "request_prompt_tokens", "Prompt tokens per request.", token_bounds,
-                                SL_COUNTOF(token_bounds));
-    s->output_size = histograms(m, "request_generation_tokens", "Tokens generated per request.", token_bounds,
-                                SL_COUNTOF(token_bounds));
-    s->prefill_time = sl_histogram(m, "vllm:request_prefill_time_seconds", NULL,
-                                   "Placement to the first token.", SL_LATENCY_BOUNDS_S, SL_N_LATENCY_BOUNDS);
-    s->decode_time = sl_histogram(m, "vllm:request_decode_time_seconds", NULL, "First to last token.",
-                                  SL_LATENCY_BOUNDS_S, SL_N_LATENCY_BOUNDS);
-    s->cached_tokens =
-        sl_counter(m, "vllm:prompt_tokens_cached_total", NULL, "Prompt tokens found in a prefix cache.");
-    s->running = sl_gauge(m, "vllm:num_requests_running", NULL, "Requests with a place on a node.");
-    s->waiting = sl_gauge(m, "vllm:num_requests_waiting", NULL, "Requests queued on nodes or for one.");
-    s->kv_usage =
-        sl_gauge(m, "vllm:kv_cache_usage_perc", NULL, "Share of the decode nodes' KV pages in use, 0 to 1.");
+    open_both(s);
+    open_finished(s);
+    open_modes(s);
+    open_process(s, version);
+    static const char used[] = "Share of the decode nodes' KV pages in use, 0 to 1.";
+    s->kv_used = sl_gauge(m, "sluice_kv_cache_usage_ratio", NULL, used);
+    s->vllm_kv_used = sl_gauge(m, "vllm:kv_cache_usage_perc", s->vllm_labels, used);
+    s->vllm_kv_used_too = sl_gauge(m, "vllm:gpu_cache_usage_perc", s->vllm_labels, used);
+    s->held = sl_gauge(m, "sluice_requests_held", NULL, "Requests that wait at the router for their turn.");
+    s->ready = sl_gauge(m, "sluice_ready", NULL, "1 while nodes are there that can serve.");
     s->arrived = sl_counter(m, "sluice_requests_total", NULL, "Requests accepted by the router.");
     s->recovered = sl_counter(m, "sluice_requests_placed_again_total", NULL,
                               "Placements repeated after a fault or a refusal.");
@@ -125,14 +202,6 @@ struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m)
         sl_histogram(m, "sluice_handover_seconds", NULL,
                      "First to second token of pd requests, less one decode step and the bytes unsent.",
                      handover_bounds, SL_COUNTOF(handover_bounds));
-    for (unsigned i = SL_PLACE_PD; i <= SL_PLACE_HYBRID; i++) {
-        char label[32];
-        snprintf(label, sizeof label, "mode=\"%s\"", sl_place_mode_name((enum sl_place_mode)i));
-        s->placed[i] = sl_counter(m, "sluice_placements_total", label, "Placements by what they came to.");
-        s->ttft_error[i] = sl_histogram(m, "sluice_placement_ttft_error", label,
-                                        "|predicted - real| / real time from placement to the first token.",
-                                        error_bounds, SL_COUNTOF(error_bounds));
-    }
     return s;
 }
 
@@ -141,49 +210,48 @@ void sl_request_metrics_free(struct sl_request_metrics *s)
     if (!s)
         return;
     size_t it = 0;
-    void *g, *v;
-    while (sl_hashmap_next(s->nodes, &it, &g)) {
-        size_t k = 0;
-        struct sl_hashmap *values = ((struct node_gauges *)g)->values;
-        while (sl_hashmap_next(values, &k, &v))
-            sl_free(v);
-        sl_hashmap_free(values);
-        sl_free(g);
-    }
-    sl_hashmap_free(s->nodes);
-    it = 0;
+    void *v;
     while (sl_hashmap_next(s->classes, &it, &v))
         sl_free(v);
     sl_hashmap_free(s->classes);
+    sl_node_metrics_free(s->nodes);
+    sl_free(s->vllm_labels);
     sl_free(s);
 }
 
-static void observe(const struct pair *p, double v)
+/* Under all its names. */
+static void observe(struct sl_request_metrics *s, enum both i, double v)
 {
-    sl_metric_observe(p->own, v);
-    sl_metric_observe(p->vllm, v);
+    for (size_t k = 0; k < N_NAMES && s->both[i][k]; k++)
+        sl_metric_observe(s->both[i][k], v);
 }
 
-static void add(const struct pair *p, double v)
+static void add(struct sl_request_metrics *s, enum both i, double v)
 {
-    sl_metric_add(p->own, v);
-    sl_metric_add(p->vllm, v);
+    for (size_t k = 0; k < N_NAMES && s->both[i][k]; k++)
+        sl_metric_add(s->both[i][k], v);
+}
+
+static void set(struct sl_request_metrics *s, enum both i, double v)
+{
+    for (size_t k = 0; k < N_NAMES && s->both[i][k]; k++)
+        sl_metric_set(s->both[i][k], v);
 }
 
 void sl_request_metrics_arrived(struct sl_request_metrics *s, const struct sl_gen_req *req)
 {
-    (void)req;
     sl_metric_add(s->arrived, 1);
+    observe(s, MAX_TOKENS, req->sampling.max_tokens);
 }
 
 void sl_request_metrics_token(struct sl_request_metrics *s, const struct sl_decision *d, uint32_t index,
                               uint32_t gap_us)
 {
-    add(&s->generated_tokens, 1);
+    add(s, GENERATED_TOKENS, 1);
     if (index == 0)
-        observe(&s->ttft, (double)(d->first_us - d->arrived_us) / 1e6);
+        observe(s, TTFT, (double)(d->first_us - d->arrived_us) / 1e6);
     else
-        observe(&s->itl, gap_us / 1e6);
+        observe(s, ITL, gap_us / 1e6);
 }
 
 static struct class_counters *class_of(struct sl_request_metrics *s, const char *name)
@@ -216,37 +284,58 @@ static void count_wishes(struct sl_request_metrics *s, const struct sl_decision 
         sl_metric_add(c->relegated, 1);
 }
 
+/* When the first node admitted it, as far as that is known; never after its first token. */
+static uint64_t admitted_us(const struct sl_decision *d, const struct sl_decision_leg *first)
+{
+    uint64_t at = d->placed_us;
+    if (first->reported && first->report.has_queue_ms && first->report.queue_ms > 0)
+        at += (uint64_t)((double)first->report.queue_ms * 1e3);
+    return at < d->first_us ? at : d->first_us;
+}
+
+/* Of a request that ended well and had a token. */
+static void observe_times(struct sl_request_metrics *s, const struct sl_decision *d,
+                          const struct sl_decision_leg *first)
+{
+    uint64_t admitted = admitted_us(d, first);
+    double decode_s = (double)(d->done_us - d->first_us) / 1e6;
+    observe(s, QUEUE_TIME, (double)(admitted - d->arrived_us) / 1e6);
+    observe(s, PREFILL_TIME, (double)(d->first_us - admitted) / 1e6);
+    observe(s, INFERENCE_TIME, (double)(d->done_us - admitted) / 1e6);
+    observe(s, DECODE_TIME, decode_s);
+    if (d->n_generated > 1)
+        observe(s, TPOT, decode_s / (d->n_generated - 1));
+}
+
 void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decision *d)
 {
     size_t finish = FINISH_ERROR;
     for (size_t i = 0; i < N_FINISH; i++)
         if (strcmp(d->finish, finish_names[i]) == 0)
             finish = i;
-    add(&s->finished[finish], 1);
+    sl_metric_add(s->finished[finish], 1);
+    sl_metric_add(s->vllm_finished[finish], 1);
     count_wishes(s, d);
     const struct sl_decision_attempt *a = sl_decision_last(d);
-    if (a && (unsigned)a->mode < SL_COUNTOF(s->placed) && s->placed[a->mode])
+    bool has_mode = a && (unsigned)a->mode < SL_COUNTOF(s->placed) && s->placed[a->mode];
+    if (has_mode)
         sl_metric_add(s->placed[a->mode], d->n_attempts);
     if (finish != FINISH_STOP && finish != FINISH_LENGTH)
         return;
-    add(&s->prompt_tokens, d->n_prompt);
-    observe(&s->prompt_size, d->n_prompt);
-    observe(&s->output_size, d->n_generated);
-    observe(&s->e2e, (double)(d->done_us - d->arrived_us) / 1e6);
+    add(s, PROMPT_TOKENS, d->n_prompt);
+    observe(s, PROMPT_SIZE, d->n_prompt);
+    observe(s, OUTPUT_SIZE, d->n_generated);
+    observe(s, E2E, (double)(d->done_us - d->arrived_us) / 1e6);
     if (!d->first_us)
         return;
-    double decode_s = (double)(d->done_us - d->first_us) / 1e6;
-    sl_metric_observe(s->prefill_time, (double)(d->first_us - d->placed_us) / 1e6);
-    sl_metric_observe(s->decode_time, decode_s);
-    if (d->n_generated > 1)
-        observe(&s->tpot, decode_s / (d->n_generated - 1));
-    const struct sl_decision_leg *leg = a && a->p[0] ? &d->p : &d->d;
-    if (leg->reported && leg->report.has_cached_tokens)
-        sl_metric_add(s->cached_tokens, leg->report.cached_tokens);
+    const struct sl_decision_leg *first = a && a->p[0] ? &d->p : &d->d;
+    observe_times(s, d, first);
+    if (first->reported && first->report.has_cached_tokens)
+        add(s, CACHED_TOKENS, first->report.cached_tokens);
     double handover_ms, error;
     if (sl_decision_handover_ms(d, &handover_ms))
         sl_metric_observe(s->handover, handover_ms > 0 ? handover_ms / 1e3 : 0);
-    if (sl_decision_ttft_error(d, &error) && (unsigned)a->mode < SL_COUNTOF(s->ttft_error))
+    if (has_mode && sl_decision_ttft_error(d, &error))
         sl_metric_observe(s->ttft_error[a->mode], error);
 }
 
@@ -265,135 +354,71 @@ void sl_request_metrics_mismatch(struct sl_request_metrics *s)
     sl_metric_add(s->mismatches, 1);
 }
 
-/* A node's name as a label value; names come from outside. */
-static void node_label(char *out, size_t size, const char *node, const char *peer)
+/* Page size and number are labels there: another value is another series. */
+static void tell_cache_config(struct sl_request_metrics *s, const struct sl_node_table *t)
 {
-    struct sl_buf b;
-    sl_buf_init(&b, size - 1);
-    sl_buf_puts(&b, "node=\"");
-    sl_buf_json_escape(&b, node, strlen(node));
-    if (peer) {
-        sl_buf_puts(&b, "\",peer=\"");
-        sl_buf_json_escape(&b, peer, strlen(peer));
-    }
-    sl_buf_puts(&b, "\"");
-    snprintf(out, size, "%s", sl_buf_failed(&b) || !b.data ? "node=\"?\"" : b.data);
-    sl_buf_fini(&b);
-}
-
-static struct node_gauges *gauges_of(struct sl_request_metrics *s, const char *node)
-{
-    struct node_gauges *g = sl_hashmap_get(s->nodes, node, strlen(node));
-    if (g)
-        return g;
-    g = sl_xcalloc(1, sizeof *g);
-    g->values = sl_hashmap_new();
-    char label[512];
-    node_label(label, sizeof label, node, NULL);
-    g->up = sl_gauge(s->m, "sluice_node_up", label, "1 while the node takes work.");
-    g->free_pages = sl_gauge(s->m, "sluice_node_kv_pages_free", label, "KV pages free or evictable.");
-    g->total_pages = sl_gauge(s->m, "sluice_node_kv_pages", label, "KV pages of the pool.");
-    g->running = sl_gauge(s->m, "sluice_node_sequences_running", label, "Sequences with a place.");
-    g->waiting = sl_gauge(s->m, "sluice_node_sequences_waiting", label, "Sequences queued.");
-    g->queued_tokens =
-        sl_gauge(s->m, "sluice_node_queued_prompt_tokens", label, "Prompt tokens still to compute.");
-    g->rows = sl_gauge(s->m, "sluice_node_decode_rows", label, "Sequences that decode.");
-    g->leases = sl_gauge(s->m, "sluice_node_transfers_open", label, "Page transfers open.");
-    g->cost_error = sl_gauge(s->m, "sluice_node_cost_model_error", label,
-                             "Running relative error of predicted step times.");
-    sl_hashmap_put(s->nodes, node, strlen(node), g);
-    return g;
-}
-
-static void set_links(struct sl_request_metrics *s, struct node_gauges *g, const struct sl_node *n)
-{
-    for (uint32_t i = 0; i < n->n_peers; i++) {
-        uint32_t k = 0;
-        while (k < SL_NODE_LINKS && g->link_rate[k] && strcmp(g->link_peer[k], n->peers[i].peer) != 0)
-            k++;
-        if (k == SL_NODE_LINKS)
-            return;
-        if (!g->link_rate[k]) {
-            char label[1024];
-            node_label(label, sizeof label, n->name, n->peers[i].peer);
-            snprintf(g->link_peer[k], sizeof g->link_peer[k], "%s", n->peers[i].peer);
-            g->link_rate[k] = sl_gauge(s->m, "sluice_link_bytes_per_second", label,
-                                       "Measured rate of a page link; 0 = unknown or down.");
-        }
-        sl_metric_set(g->link_rate[k], strcmp(n->peers[i].state, "up") == 0 ? n->peers[i].bytes_per_s : 0);
-    }
-}
-
-void sl_request_metrics_nodes(struct sl_request_metrics *s, const struct sl_node_table *t, uint32_t n_running,
-                              uint32_t n_waiting)
-{
-    double used = 0, total = 0;
+    uint32_t page_tokens = 0;
+    uint64_t pages = 0;
     for (uint32_t i = 0; i < sl_node_table_len(t); i++) {
         const struct sl_node *n = sl_node_table_at(t, i);
-        struct node_gauges *g = gauges_of(s, n->name);
-        bool dead = n->state == SL_NODE_DEAD;
-        sl_metric_set(g->up, n->state == SL_NODE_UP);
-        sl_metric_set(g->free_pages, dead ? 0 : n->load.free_pages);
-        sl_metric_set(g->total_pages, dead ? 0 : n->load.total_pages);
-        sl_metric_set(g->running, dead ? 0 : n->load.running);
-        sl_metric_set(g->waiting, dead ? 0 : n->load.waiting);
-        sl_metric_set(g->queued_tokens, dead ? 0 : (double)n->load.queued_prompt_tokens);
-        sl_metric_set(g->rows, dead ? 0 : n->load.decode_rows);
-        sl_metric_set(g->leases, dead ? 0 : n->load.leases);
-        sl_metric_set(g->cost_error, n->cost.error);
-        set_links(s, g, n);
-        if (!dead && n->may_decode && n->load.total_pages >= n->load.free_pages) {
-            used += n->load.total_pages - n->load.free_pages;
-            total += n->load.total_pages;
-        }
-        n_waiting += dead ? 0 : n->load.waiting;
+        if (n->state == SL_NODE_DEAD || !n->may_decode)
+            continue;
+        page_tokens = n->model.page_tokens;
+        pages += n->load.total_pages;
     }
-    sl_metric_set(s->running, n_running);
-    sl_metric_set(s->waiting, n_waiting);
-    sl_metric_set(s->kv_usage, total > 0 ? used / total : 0);
+    if (page_tokens == s->config_page_tokens && pages == s->config_pages)
+        return;
+    sl_metrics_drop(s->m, s->cache_config);
+    s->cache_config = NULL;
+    s->config_page_tokens = page_tokens;
+    s->config_pages = pages;
+    if (!pages)
+        return;
+    char number[24];
+    snprintf(number, sizeof number, "%u", page_tokens);
+    char *block = vllm_labels(s, "block_size", number);
+    char *labels = sl_xasprintf("num_gpu_blocks=\"%" PRIu64 "\",%s", pages, block);
+    s->cache_config = sl_gauge(s->m, "vllm:cache_config_info", labels,
+                               "Tokens of a KV page and pages of all nodes that decode.");
+    sl_metric_set(s->cache_config, 1);
+    sl_free(labels);
+    sl_free(block);
 }
 
-/* What heartbeats bring already, under names of their own. */
-static bool is_known_otherwise(const char *name)
+static void tell_process(struct sl_request_metrics *s)
 {
-    static const char *const names[] = {"pages_total",       "pages_free",  "sequences_waiting",
-                                        "sequences_running", "decode_rows", "transfers_open"};
-    for (size_t i = 0; i < SL_COUNTOF(names); i++)
-        if (strcmp(names[i], name) == 0)
-            return true;
-    return false;
+    struct rusage u;
+    if (getrusage(RUSAGE_SELF, &u) == 0) {
+        double cpu_s = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+        if (cpu_s > s->cpu_last_s) {
+            sl_metric_add(s->cpu, cpu_s - s->cpu_last_s);
+            s->cpu_last_s = cpu_s;
+        }
+    }
+    sl_metric_set(s->resident, (double)sl_memory_resident());
 }
 
-static struct node_value *value_of(struct sl_request_metrics *s, const char *node, const char *name)
+void sl_request_metrics_now(struct sl_request_metrics *s, const struct sl_request_gauges *now)
 {
-    struct node_gauges *g = gauges_of(s, node);
-    struct node_value *v = sl_hashmap_get(g->values, name, strlen(name));
-    if (v || sl_hashmap_len(g->values) >= MAX_NODE_VALUES)
-        return v;
-    char series[128], label[512];
-    size_t n = strlen(name);
-    snprintf(series, sizeof series, "sluice_node_%s", name);
-    node_label(label, sizeof label, node, NULL);
-    v = sl_xcalloc(1, sizeof *v);
-    v->counter = n > 6 && strcmp(name + n - 6, "_total") == 0;
-    v->series = v->counter ? sl_counter(s->m, series, label, "As counted by the node.")
-                           : sl_gauge(s->m, series, label, "As told by the node.");
-    sl_hashmap_put(g->values, name, n, v);
-    return v;
+    uint32_t queued;
+    double kv_used;
+    sl_node_metrics_take(s->nodes, now->nodes, &queued, &kv_used);
+    set(s, RUNNING, now->n_running);
+    set(s, WAITING, now->n_held + queued);
+    sl_metric_set(s->held, now->n_held);
+    sl_metric_set(s->ready, now->ready);
+    for (unsigned i = SL_PLACE_PD; i <= SL_PLACE_HYBRID; i++)
+        sl_metric_set(s->mode[i], now->mode == (enum sl_place_mode)i);
+    sl_metric_set(s->kv_used, kv_used);
+    sl_metric_set(s->vllm_kv_used, kv_used);
+    sl_metric_set(s->vllm_kv_used_too, kv_used);
+    tell_cache_config(s, now->nodes);
+    tell_process(s);
 }
 
-void sl_request_metrics_node_value(struct sl_request_metrics *s, const char *node, const char *name,
+void sl_request_metrics_node_value(struct sl_request_metrics *s, const struct sl_node *n, const char *name,
                                    double value)
 {
-    bool good = name[0] && strlen(name) < 96 && value >= 0 && value < 1e300 && !is_known_otherwise(name);
-    for (const char *p = name; *p; p++)
-        good = good && ((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9' && p > name) || *p == '_');
-    struct node_value *v = good ? value_of(s, node, name) : NULL;
-    if (!v)
-        return;
-    if (v->counter)
-        sl_metric_add(v->series, value >= v->last ? value - v->last : value);
-    else
-        sl_metric_set(v->series, value);
-    v->last = value;
+    sl_node_metrics_value(s->nodes, n, name, value);
 }

@@ -11,8 +11,9 @@
 #include "router/place/decision.h"
 
 struct sl_request_metrics; /* opaque */
-/* m is borrowed. */
-struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m);
+/* m is borrowed. model_name: as clients know it; version: of the router. */
+struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m, const char *model_name,
+                                                  const char *version);
 void sl_request_metrics_free(struct sl_request_metrics *s);
 
 void sl_request_metrics_arrived(struct sl_request_metrics *s, const struct sl_gen_req *req);
@@ -24,11 +25,16 @@ void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decis
 void sl_request_metrics_recovered(struct sl_request_metrics *s);
 void sl_request_metrics_resync(struct sl_request_metrics *s);
 void sl_request_metrics_mismatch(struct sl_request_metrics *s);
-/* Gauges of all nodes and of the requests open now. */
-void sl_request_metrics_nodes(struct sl_request_metrics *s, const struct sl_node_table *t, uint32_t n_running,
-                              uint32_t n_waiting);
-/* Counters that a node counts itself; name is the node's. */
-void sl_request_metrics_node_value(struct sl_request_metrics *s, const char *node, const char *name,
+/* What is so now; the flow tells it several times a second. */
+struct sl_request_gauges {
+    const struct sl_node_table *nodes;
+    enum sl_place_mode mode;
+    bool ready;
+    uint32_t n_running, n_held; /* requests with a place, and without */
+};
+void sl_request_metrics_now(struct sl_request_metrics *s, const struct sl_request_gauges *now);
+/* A number that n told of itself. */
+void sl_request_metrics_node_value(struct sl_request_metrics *s, const struct sl_node *n, const char *name,
                                    double value);
 
 #endif

@@ -261,12 +261,11 @@ void sl_flow_on_drain_answer(struct sl_flow *f, const struct sl_node_call *call,
 void sl_flow_on_stats_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
                              const Sluice__StatsReply *reply)
 {
-    for (size_t i = 0; reply && i < reply->n_values; i++)
-        sl_request_metrics_node_value(f->metrics, call->node, reply->values[i]->name,
-                                      reply->values[i]->value);
+    struct sl_node *n = sl_node_table_find_boot(f->nodes, call->node, call->boot_id);
+    for (size_t i = 0; n && reply && i < reply->n_values; i++)
+        sl_request_metrics_node_value(f->metrics, n, reply->values[i]->name, reply->values[i]->value);
     if (!call->user)
         return;
-    struct sl_node *n = sl_node_table_find_boot(f->nodes, call->node, call->boot_id);
     if (err == SL_EPEER && call->tries == 0 && n && n->state != SL_NODE_DEAD &&
         sl_flow_send_stats(f, n, 1, call->user) == SL_OK)
         return;

@@ -183,9 +183,13 @@ static void on_tick(void *arg)
         waiting += r->state == SL_REQ_WAITING;
     }
     sl_flow_let_go(f);
-    sl_request_metrics_nodes(f->metrics, f->nodes, running, waiting);
     ask_stats(f);
     sl_flow_refresh_ready(f);
+    sl_request_metrics_now(f->metrics, &(struct sl_request_gauges){.nodes = f->nodes,
+                                                                   .mode = f->mode,
+                                                                   .ready = sl_flow_ready(f, NULL),
+                                                                   .n_running = running,
+                                                                   .n_held = waiting});
     uint32_t tick = f->conf.heartbeat_ms / 4;
     sl_timer_set(f->tick, tick > TICK_MIN_MS ? tick : TICK_MIN_MS);
 }
@@ -353,6 +357,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
     struct sl_flow *f = sl_xcalloc(1, sizeof *f);
     f->conf = *conf;
     f->conf.register_url = f->conf.event_url = f->conf.admin_url = NULL; /* used here only */
+    f->conf.model_name = f->conf.version = NULL;
     if (conf->model_digest)
         f->conf.model_digest = memcpy(f->model_digest, conf->model_digest, sizeof f->model_digest);
     f->mode = (enum sl_place_mode)conf->mode;
@@ -373,7 +378,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
     f->table = sl_request_table_new();
     f->decisions = sl_decisions_new(conf->max_requests < SL_DECISIONS ? SL_DECISIONS
                                                                       : conf->max_requests + SL_DECISIONS);
-    f->metrics = sl_request_metrics_new(conf->metrics);
+    f->metrics = sl_request_metrics_new(conf->metrics, conf->model_name, conf->version);
     f->view = sl_xcalloc(1, sizeof *f->view);
     f->held = sl_xcalloc(conf->max_requests, sizeof *f->held);
     f->accounts = sl_hashmap_new();

@@ -37,7 +37,8 @@ struct sl_flow_conf {
     enum sl_slo_miss slo_miss;
     uint32_t hold_ms;     /* work ahead at nodes beyond which requests wait at the router; 0 = never */
     uint32_t max_wait_ms; /* more predicted waiting is refused with SL_EAGAIN; 0 = only beyond the deadline */
-    struct sl_metrics *metrics; /* borrowed */
+    struct sl_metrics *metrics;       /* borrowed */
+    const char *model_name, *version; /* labels of metrics: as clients know the model; the router's version */
 };
 
 SL_MUST_CHECK enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out,

@@ -11,7 +11,8 @@ has() {
   dpkg-deb -c "$dir"/sluice-"$package"_*.deb >"$dir/files" || exit 1
   for path; do grep -qF " .$path" "$dir/files" || { echo "sluice-$package has no $path"; exit 1; }; done
 }
-has common /lib/systemd/system/sluice.target /usr/lib/sysusers.d/sluice.conf /usr/lib/tmpfiles.d/sluice.conf
+has common /lib/systemd/system/sluice.target /usr/lib/sysusers.d/sluice.conf /usr/lib/tmpfiles.d/sluice.conf \
+  /usr/share/sluice/dashboards/sluice.rules.yml /usr/share/sluice/dashboards/prometheus.yml /usr/share/sluice/dashboards/sluice.grafana.json
 has router /usr/bin/sluice-router /etc/sluice/router.conf /lib/systemd/system/sluice-router.service /usr/share/man/man8/sluice-router.8.gz
 has node /usr/bin/sluice-prefill /usr/bin/sluice-decode /etc/sluice/prefill-0.conf /etc/sluice/decode-0.conf \
   /lib/systemd/system/sluice-prefill@.service /lib/systemd/system/sluice-decode@.service /usr/share/man/man8/sluice-decode.8.gz

@@ -63,6 +63,32 @@ static void render_whole_registry(void **state)
     sl_metrics_free(NULL);
 }
 
+static void dropped_series_are_gone(void **state)
+{
+    (void)state;
+    struct sl_metrics *m = sl_metrics_new();
+    struct sl_buf out, label;
+    sl_buf_init(&out, 1000);
+    sl_buf_init(&label, 1000);
+    sl_metrics_label(&label, "a", "x\"\\\n");
+    sl_metrics_label(&label, "b", "");
+    assert_string_equal(label.data, "a=\"x\\\"\\\\\\n\",b=\"\"");
+    struct sl_metric *a = sl_gauge(m, "a", "x=\"1\"", "h"), *b = sl_gauge(m, "a", "x=\"2\"", "h");
+    sl_gauge(m, "z", NULL, "h");
+    sl_metrics_drop(m, a);
+    sl_metrics_drop(m, NULL);
+    sl_metrics_render(m, &out);
+    assert_string_equal(out.data,
+                        "# HELP a h\n# TYPE a gauge\na{x=\"2\"} 0\n# HELP z h\n# TYPE z gauge\nz 0\n");
+    sl_metrics_drop(m, b);
+    sl_buf_clear(&out);
+    sl_metrics_render(m, &out);
+    assert_string_equal(out.data, "# HELP z h\n# TYPE z gauge\nz 0\n");
+    sl_buf_fini(&label);
+    sl_buf_fini(&out);
+    sl_metrics_free(m);
+}
+
 static void register_again_is_the_same_series(void **state)
 {
     (void)state;
@@ -194,6 +220,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(misuse_asserts), /* forks, so it comes before the threads */
         cmocka_unit_test(render_whole_registry),
+        cmocka_unit_test(dropped_series_are_gone),
         cmocka_unit_test(register_again_is_the_same_series),
         cmocka_unit_test(numbers_special_and_exact),
         cmocka_unit_test(latency_bounds_ascend_from_half_a_millisecond),

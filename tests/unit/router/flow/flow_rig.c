@@ -44,7 +44,9 @@ void rig_open(struct rig *r, int mode, void (*change)(struct sl_flow_conf *conf)
                                 .tokenizer = r->tokenizer,
                                 .context_length = 4096,
                                 .exact = true,
-                                .metrics = r->metrics};
+                                .metrics = r->metrics,
+                                .model_name = "m\"odel",
+                                .version = "0"};
     if (change)
         change(&conf);
     struct sl_why why = {{0}};

@@ -470,13 +470,19 @@ static void metrics_count_each_request_once(void **s)
     struct sl_buf b;
     sl_buf_init(&b, 1 << 20);
     sl_metrics_render(r.metrics, &b);
+#define MODEL "{model_name=\"m\\\"odel\",engine=\"0\"}"
     static const char *const lines[] = {
-        "vllm:time_to_first_token_seconds_count 3\n",
-        "vllm:e2e_request_latency_seconds_count 3\n",
-        "vllm:inter_token_latency_seconds_count 9\n",
-        "vllm:prompt_tokens_total 60\n",
-        "vllm:generation_tokens_total 12\n",
-        "vllm:request_success_total{finished_reason=\"stop\"} 3\n",
+        "vllm:time_to_first_token_seconds_count" MODEL " 3\n",
+        "vllm:e2e_request_latency_seconds_count" MODEL " 3\n",
+        "vllm:inter_token_latency_seconds_count" MODEL " 9\n",
+        "vllm:prompt_tokens_total" MODEL " 60\n",
+        "vllm:generation_tokens_total" MODEL " 12\n",
+        "vllm:time_per_output_token_seconds_count" MODEL " 9\n",
+        "vllm:request_queue_time_seconds_count" MODEL " 3\n",
+        "vllm:request_inference_time_seconds_count" MODEL " 3\n",
+        "vllm:kv_cache_usage_perc" MODEL " ",
+        "vllm:gpu_cache_usage_perc" MODEL " ",
+        "vllm:request_success_total{finished_reason=\"stop\",model_name=\"m\\\"odel\",engine=\"0\"} 3\n",
         "sluice_requests_finished_total{finish=\"stop\"} 3\n",
         "sluice_placements_total{mode=\"colocated\"} 3\n",
         "sluice_token_mismatches_total 0\n",
