@@ -49,8 +49,8 @@ struct options {
     bool exact;
     uint32_t max_requests, max_connections, max_waiting, api_threads, receive_timeout_s, idle_timeout_s,
         drain_timeout_s;
-    uint32_t hold_ms, max_wait_ms, request_timeout_s, heartbeat_ms, node_dead_ms, command_timeout_ms,
-        context_length;
+    uint32_t hold_ms, max_wait_ms, request_timeout_s, heartbeat_ms, node_dead_ms, node_stall_ms,
+        command_timeout_ms, context_length;
     uint64_t max_body_bytes, max_unread_bytes;
 };
 
@@ -133,6 +133,10 @@ static const struct sl_conf_opt table[] = {
     {"heartbeat_ms", SL_CONF_U32, AT(heartbeat_ms), "1000", "nodes report this often", 50, 60000, NULL},
     {"node_dead_ms", SL_CONF_U32, AT(node_dead_ms), "3000", "a node silent for this long is given up", 100,
      600000, NULL},
+    {"node_stall_ms", SL_CONF_U32, AT(node_stall_ms), "30000",
+     "a node with work at hand that computes no layer for this long is stalled: its requests are placed "
+     "again elsewhere",
+     100, 3600000, NULL},
     {"command_timeout_ms", SL_CONF_U32, AT(command_timeout_ms), "2000",
      "a node answers a command within this", 50, 60000, NULL},
     {"log_level", SL_CONF_ENUM, AT(log_level), "info", "what is logged", 0, 0, level_words},
@@ -234,6 +238,7 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .max_requests = r->o.max_requests,
         .heartbeat_ms = r->o.heartbeat_ms,
         .node_dead_ms = r->o.node_dead_ms,
+        .node_stall_ms = r->o.node_stall_ms,
         .command_timeout_ms = r->o.command_timeout_ms,
         .default_deadline_ms = r->o.request_timeout_s * 1000,
         .boot_id = sl_random_u64(),

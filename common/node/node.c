@@ -27,7 +27,7 @@
 #define MAX_XFER_EVENTS   65536u
 #define STEPS_PER_ROUND   16 /* that ended before they were looked at */
 #define EVENTS_PER_POLL   64u
-#define BLOCKING_MS       500 /* between two looks; a transfer that goes on shows within one */
+#define LOOK_MS           500 /* between two looks at what stands still; a transfer that goes on shows within one */
 #define MAX_RESYNC_TOKENS 32768u
 #define REPLY_ARENA_BYTES ((size_t)64 << 20)
 /* one percent of the largest model from the slowest disk: 1 TB at 100 MB/s */
@@ -59,7 +59,7 @@ static void on_drain_end(void *arg)
 
 /* Two nodes that wait for each other's pages: this one gives up waiting for one request's and computes it,
  * when it found itself so twice in a row. What the other node computed of it is lost, and nothing else. */
-static void on_blocking(void *arg)
+static void on_look(void *arg)
 {
     struct sl_node *n = arg;
     struct sl_seq *s = sl_engine_blocking(n->engine);
@@ -73,7 +73,12 @@ static void on_blocking(void *arg)
         s = NULL;
     }
     n->blocking = s;
-    sl_timer_set(n->blocking_timer, BLOCKING_MS);
+    /* A step in flight must have computed a layer since the last look; without one, coming round is enough. */
+    uint64_t layers = sl_engine_progress(n->engine);
+    if (!sl_engine_in_flight(n->engine) || layers != n->layers_seen)
+        sl_xfer_progress(n->xfer);
+    n->layers_seen = layers;
+    sl_timer_set(n->look_timer, LOOK_MS);
 }
 
 void sl_node_drain(struct sl_node *n, bool on, uint32_t deadline_ms)
@@ -246,7 +251,10 @@ static size_t collect(struct sl_node *n)
     size_t all = 0, got;
     while ((got = sl_engine_poll(n->engine, ev, EVENTS_PER_POLL)) > 0) {
         for (size_t i = 0; i < got; i++) {
-            n->n_results += ev[i].kind == SL_EV_COMPUTED || ev[i].kind == SL_EV_TOKEN;
+            bool result = ev[i].kind == SL_EV_COMPUTED || ev[i].kind == SL_EV_TOKEN;
+            n->n_results += result;
+            if (result && n->n_results == n->conf->fault_hold_after && !n->hold_over)
+                SL_WARN("fault injection: the hold begins results=%u", n->n_results);
             sl_leg_on_engine(n, &ev[i]);
         }
         all += got;
@@ -292,7 +300,7 @@ static void end_round(struct sl_node *n)
 
 void sl_node_run(struct sl_node *n)
 {
-    sl_timer_set(n->blocking_timer, BLOCKING_MS);
+    sl_timer_set(n->look_timer, LOOK_MS);
     end_round(n);
     while (!atomic_load(&n->stop)) {
         sl_loop_once(n->loop, UINT32_MAX);
@@ -383,6 +391,7 @@ static enum sl_err open_xfer(struct sl_node *n, struct sl_why *why)
         .peer_dead_ms = c->peer_dead_ms,
         .wait_ms = c->peer_wait_ms,
         .heartbeat_ms = c->peer_heartbeat_ms,
+        .stall_ms = c->stall_ms,
         .max_sessions = c->max_transfers,
         .link_test = c->link_test,
         .cpu = -1, /* the thread inherits the node's CPUs */
@@ -439,7 +448,7 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
     }
     sl_legs_init(n);
     n->drain_timer = sl_timer_new(n->loop, on_drain_end, n);
-    n->blocking_timer = sl_timer_new(n->loop, on_blocking, n);
+    n->look_timer = sl_timer_new(n->loop, on_look, n);
     if ((err = open_engine(n, why)) != SL_OK || (err = open_xfer(n, why)) != SL_OK)
         goto fail;
     n->words = sl_node_words_open(conf->model, sl_engine_model(n->engine)->n_vocab);
@@ -497,7 +506,7 @@ void sl_node_close(struct sl_node *n)
     for (void *ev; (ev = sl_queue_pop(n->xfer_events));)
         sl_free(ev);
     sl_timer_free(n->drain_timer);
-    sl_timer_free(n->blocking_timer);
+    sl_timer_free(n->look_timer);
     sl_queue_free(n->commands);
     sl_queue_free(n->answers);
     sl_queue_free(n->xfer_events);

@@ -79,8 +79,9 @@ struct sl_node {
     bool leaving;       /* told to stop: draining cannot be taken back */
     uint32_t n_results; /* prompt chunks and tokens of the engine, for fault_hold_after */
     bool hold_over;
-    struct sl_timer *drain_timer, *blocking_timer;
+    struct sl_timer *drain_timer, *look_timer;
     struct sl_seq *blocking; /* what sl_engine_blocking() said last; only compared */
+    uint64_t layers_seen;    /* sl_engine_progress() at the last look */
     _Atomic int stop;
     /* (optional) called after every round, for who runs the node */
     void (*after_round)(void *arg);

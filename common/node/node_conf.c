@@ -94,6 +94,10 @@ const struct sl_conf_opt sl_node_opts[] = {
      600000, NULL},
     {"peer_wait_ms", SL_CONF_U32, AT(peer_wait_ms), "10000",
      "longest wait for the other side of a transfer to announce itself", 100, 3600000, NULL},
+    {"stall_ms", SL_CONF_U32, AT(stall_ms), "30000",
+     "without a layer computed for this long, with a step in flight, this node's transfers are given up: the "
+     "nodes at their other ends go on without it; 0 = never",
+     0, 3600000, NULL},
     {"heartbeat_ms", SL_CONF_U32, AT(heartbeat_ms), "0", "heartbeat to the routers; 0 = as the router says",
      0, 60000, NULL},
     {"router_dead_ms", SL_CONF_U32, AT(router_dead_ms), "0",

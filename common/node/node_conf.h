@@ -25,7 +25,7 @@ struct sl_node_conf {
     char *transport, *transfer_listen, *ucx_tls, *ucx_devices;
     char *cluster_secret_file;
     bool trust_network, digests, link_test;
-    uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms;
+    uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms, stall_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;
     int log_level;
     char *pace_name;

@@ -23,6 +23,8 @@ void sl_node_load(struct sl_node *n, Sluice__NodeLoad *out)
     out->queued_prompt_tokens = s.queued_prompt_tokens;
     out->decode_rows = s.decode_rows;
     out->has_decode_context_tokens = out->has_draining = out->has_progress = out->has_steps = true;
+    out->has_computing = true;
+    out->computing = sl_engine_in_flight(n->engine);
     out->has_leases = out->has_cached_pages = out->has_tpot_wish_ms = out->has_rows_without_wish = true;
     out->decode_context_tokens = s.decode_context_tokens;
     out->draining = n->draining;

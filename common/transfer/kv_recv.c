@@ -444,6 +444,18 @@ void sl_recv_tick(struct sl_xfer *x, uint64_t now)
     }
 }
 
+void sl_recv_give_up_all(struct sl_xfer *x, const char *why)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
+    {
+        struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
+        if (r->state == SL_RECV_CLOSING)
+            continue;
+        SL_WARN("transfer given up req=%s why=\"%s\"", r->key.request, why);
+        give_up(x, r, SL_EPEER, why);
+    }
+}
+
 void sl_recv_free_all(struct sl_xfer *x)
 {
     SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)

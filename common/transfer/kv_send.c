@@ -449,6 +449,19 @@ void sl_send_tick(struct sl_xfer *x, uint64_t now)
     }
 }
 
+void sl_send_give_up_all(struct sl_xfer *x, const char *why)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
+    {
+        struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
+        if (s->state == SL_SEND_CLOSING || s->silent)
+            continue;
+        const struct sl_xfer_key k = s->key; /* s may be gone after this */
+        SL_WARN("transfer given up req=%s why=\"%s\"", k.request, why);
+        sl_send_abort(x, &k, &s->peer->ref, why);
+    }
+}
+
 void sl_send_free_all(struct sl_xfer *x)
 {
     SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)

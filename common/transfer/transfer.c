@@ -238,6 +238,21 @@ static void update_reports(struct sl_xfer *x)
     pthread_mutex_unlock(&x->report_mutex);
 }
 
+/* Nothing has come of this node for stall_ms: whoever waits for it at the other end of a session is told now and
+ * goes on without it, as it does not know better: this thread answers its pings. */
+static void judge_progress(struct sl_xfer *x, uint64_t now, uint64_t late)
+{
+    uint32_t n = atomic_load_explicit(&x->n_progress, memory_order_relaxed);
+    x->progressed_ms = n == x->progress_seen ? sl_heard_ms(x->progressed_ms, late, now) : now;
+    x->progress_seen = n;
+    if (!x->conf.stall_ms || x->n_sends + x->n_recvs == 0 ||
+        !sl_xfer_due(x, x->progressed_ms + x->conf.stall_ms, now))
+        return;
+    static const char why[] = "the node computes nothing";
+    sl_send_give_up_all(x, why);
+    sl_recv_give_up_all(x, why);
+}
+
 /* Heartbeats, deadlines, what did not fit the event queue. An idle thread sleeps until one of them is due. */
 static void on_tick(void *arg)
 {
@@ -246,6 +261,7 @@ static void on_tick(void *arg)
     x->next_due_ms = now + SL_XFER_IDLE_MS;
     SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
     sl_peer_tick(SL_CONTAINER_OF(n, struct sl_peer, node), now, late);
+    judge_progress(x, now, late);
     sl_send_tick(x, now);
     sl_recv_tick(x, now);
     flush_backlog(x);
@@ -408,6 +424,7 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     x->probe_bytes = sl_xalloc(SL_XFER_PROBE_BYTES);
     memset(x->probe_bytes, 0x55, SL_XFER_PROBE_BYTES); /* a first touch would be measured as the link */
     x->reports = sl_xcalloc(SL_XFER_MAX_PEERS, sizeof *x->reports);
+    x->progressed_ms = sl_now_ms();
     enum sl_err e = sl_loop_open(&x->loop);
     if (!e) {
         x->tick = sl_timer_new(x->loop, on_tick, x);
@@ -430,6 +447,11 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     }
     *out = x;
     return SL_OK;
+}
+
+void sl_xfer_progress(struct sl_xfer *x)
+{
+    atomic_fetch_add_explicit(&x->n_progress, 1, memory_order_relaxed);
 }
 
 void sl_xfer_close(struct sl_xfer *x)

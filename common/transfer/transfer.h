@@ -55,6 +55,7 @@ struct sl_xfer_conf {
     uint32_t n_pages;
     bool digests; /* per page; off only to show what they catch */
     uint32_t peer_dead_ms, wait_ms, heartbeat_ms;
+    uint32_t stall_ms; /* without sl_xfer_progress() for this long all sessions are given up; 0 = never */
     uint32_t max_sessions;
     bool link_test;          /* measure each link when a pair first meets */
     int cpu;                 /* pin the thread, -1 = not */
@@ -63,6 +64,9 @@ struct sl_xfer_conf {
 
 SL_MUST_CHECK enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out,
                                        struct sl_why *why);
+/* Any thread: the node computes, or has nothing to compute. The transfer thread lives on when the others hang,
+ * and answers pings: it is by this that the nodes at the other ends of its sessions hear of it. */
+void sl_xfer_progress(struct sl_xfer *x);
 void sl_xfer_close(struct sl_xfer *x);                /* BYE to all peers; sessions end without events */
 const char *sl_xfer_address(const struct sl_xfer *x); /* host:port really bound */
 

@@ -155,7 +155,10 @@ struct sl_xfer {
     struct sl_timer *tick;
     bool active,
         tick_far; /* something happened since the last tick; the next one is further than a tick away */
-    uint64_t next_due_ms; /* of the tick that runs: when the next one has something to do */
+    atomic_uint n_progress; /* calls of sl_xfer_progress() ... */
+    uint32_t progress_seen; /* ... at the last look, */
+    uint64_t progressed_ms; /* and when they moved last */
+    uint64_t next_due_ms;   /* of the tick that runs: when the next one has something to do */
     struct sl_thread thread;
     struct sl_queue *commands;
     atomic_bool stop;
@@ -240,6 +243,7 @@ void sl_send_departed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err 
 void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p);
 void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, const char *why);
 void sl_send_tick(struct sl_xfer *x, uint64_t now_ms);
+void sl_send_give_up_all(struct sl_xfer *x, const char *why);
 bool sl_send_idle(const struct sl_xfer *x, const struct sl_peer *p); /* no session uses it */
 void sl_send_pump(struct sl_xfer *x);
 void sl_send_free_all(struct sl_xfer *x);
@@ -253,6 +257,7 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
 void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e);
 void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why);
 void sl_recv_tick(struct sl_xfer *x, uint64_t now_ms);
+void sl_recv_give_up_all(struct sl_xfer *x, const char *why);
 void sl_recv_free_all(struct sl_xfer *x);
 
 #endif

@@ -21,7 +21,8 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "    until sluicectl status > /dev/null; do sleep 1; done\n",
      sl_ctl_show},
     {"nodes", "[NODE]", 0, 1, false, "the nodes: state, duty, load, pages; or one of them from inside",
-     "STATE   up, draining (finishes what runs), stalled (no layer computed for 30 s with work at hand), "
+     "STATE   up, draining (finishes what runs), stalled (no layer computed for node_stall_ms with work at "
+     "hand), "
      "dead\n"
      "PREFERS the duty the node is for; PERMITS what it may do: in mode colocated every node that may decode "
      "takes whole requests\n"

@@ -103,12 +103,12 @@ static void copy(char *out, size_t size, const char *s)
     snprintf(out, size, "%s", s ? s : "");
 }
 
-static void refresh_state(struct sl_node *n, bool stalled)
+static void refresh_state(struct sl_node *n)
 {
     if (n->state == SL_NODE_DEAD)
         return;
     n->state = n->drain_asked || n->drain_reported ? SL_NODE_DRAINING
-               : stalled                           ? SL_NODE_STALLED
+               : n->stalled                        ? SL_NODE_STALLED
                                                    : SL_NODE_UP;
 }
 
@@ -278,6 +278,7 @@ static void reset_life(struct sl_node *n, uint64_t now_ms)
 {
     sl_prefix_set_fini(&n->prefixes);
     n->state = SL_NODE_UP;
+    n->stalled = n->stall_told = false;
     n->drain_asked = n->drain_reported = false;
     sl_cost_init_linear(&n->cost, 5, 0.5); /* until it tells: the same for every node, so load decides */
     n->n_peers = 0;
@@ -383,7 +384,9 @@ struct sl_node *sl_node_table_heartbeat(struct sl_node_table *t, const Sluice__H
                                     .tpot_wish_ms = l->has_tpot_wish_ms ? sane_ms(l->tpot_wish_ms) : 0,
                                     .rows_without_wish =
                                         l->has_rows_without_wish ? l->rows_without_wish : l->decode_rows};
-    if (!l->has_progress || l->progress != progress || (l->decode_rows == 0 && l->queued_prompt_tokens == 0))
+    /* what decodes is stepped always; prompts may wait for pages or another node, unless a step is in flight */
+    bool prompts = l->has_computing ? l->computing : l->queued_prompt_tokens > 0;
+    if (!l->has_progress || l->progress != progress || (l->decode_rows == 0 && !prompts))
         n->progressed_ms = now_ms;
     n->drain_reported = l->has_draining && l->draining;
     n->heard_ms = now_ms;
@@ -392,7 +395,9 @@ struct sl_node *sl_node_table_heartbeat(struct sl_node_table *t, const Sluice__H
     take_links(n, hb);
     take_cost(&n->cost, hb->cost);
     sl_prefix_set_update(&n->prefixes, hb->prefix_hashes, hb->n_prefix_hashes);
-    refresh_state(n, now_ms - n->progressed_ms >= t->conf.stall_ms);
+    n->stalled = now_ms - n->progressed_ms >= t->conf.stall_ms;
+    n->stall_told &= n->stalled;
+    refresh_state(n);
     return n;
 }
 
@@ -428,9 +433,19 @@ struct sl_node *sl_node_table_expire(struct sl_node_table *t, uint64_t now_ms)
             sl_node_table_mark_dead(n);
             return n;
         }
-        refresh_state(n, now_ms - n->progressed_ms >= t->conf.stall_ms);
     }
     return NULL;
+}
+
+uint64_t sl_node_table_next_loss(const struct sl_node_table *t)
+{
+    uint64_t at = UINT64_MAX;
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint64_t dies = t->nodes[i]->heard_ms + t->conf.dead_ms;
+        if (t->nodes[i]->state != SL_NODE_DEAD && dies < at)
+            at = dies;
+    }
+    return at;
 }
 
 void sl_node_set_drain(struct sl_node *n, bool on)
@@ -438,5 +453,12 @@ void sl_node_set_drain(struct sl_node *n, bool on)
     n->drain_asked = on;
     if (!on)
         n->drain_reported = false; /* until the next report says otherwise */
-    refresh_state(n, n->state == SL_NODE_STALLED);
+    refresh_state(n);
+}
+
+bool sl_node_newly_stalled(struct sl_node *n)
+{
+    bool newly = n->state != SL_NODE_DEAD && n->stalled && !n->stall_told;
+    n->stall_told |= newly;
+    return newly;
 }

@@ -72,6 +72,7 @@ struct sl_node {
     struct sl_prefix_set prefixes;
 
     uint64_t registered_ms, heard_ms, progressed_ms;
+    bool stalled, stall_told;
     uint64_t heartbeats;            /* of this boot */
     struct sl_node_ledger sent;     /* commands not answered yet */
     struct sl_node_ledger accepted; /* answered since the last heartbeat */
@@ -114,11 +115,15 @@ void sl_node_table_mark_dead(struct sl_node *n);
 
 struct sl_node *sl_node_table_find(const struct sl_node_table *t, const char *name); /* NULL when unknown */
 struct sl_node *sl_node_table_find_boot(const struct sl_node_table *t, const char *name, uint64_t boot_id);
+/* When sl_node_table_expire() will find the next one, as it is now; UINT64_MAX without nodes. */
+uint64_t sl_node_table_next_loss(const struct sl_node_table *t);
 uint32_t sl_node_table_len(const struct sl_node_table *t);
 struct sl_node *sl_node_table_at(const struct sl_node_table *t,
                                  uint32_t i); /* i < len; order of first registration */
 
 void sl_node_set_drain(struct sl_node *n, bool on);
+/* True once for each time that the node stalls, draining or not. */
+bool sl_node_newly_stalled(struct sl_node *n);
 
 /* The ledger. A leg is charged when its command is sent, moves when the node says yes, and is forgotten at
  * the next heartbeat, which then counts it; so bursts spread although the reports are a second old. */

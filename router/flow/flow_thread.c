@@ -26,8 +26,7 @@
 #define PER_ROUND       128 /* messages of one queue between looks at the others */
 #define TICK_MIN_MS     20
 #define STATS_MS        5000 /* nodes are asked for their counters this often */
-#define STALL_MS        30000 /* no layer computed for this long with work at hand: nothing new is placed there */
-#define URGENT_PART     8u /* of max_requests, for requests that go before the others */
+#define URGENT_PART     8u   /* of max_requests, for requests that go before the others */
 #define TAG_REGISTER    1
 #define TAG_ADMIN       2
 
@@ -53,10 +52,9 @@ void sl_flow_refresh_ready(struct sl_flow *f)
 
 /* ---- membership ---- */
 
-void sl_flow_node_died(struct sl_flow *f, const char *name, uint64_t boot_id, const char *how)
+/* Its requests go elsewhere. A stalled node that still listens is told so by the cancels. */
+static void leave_node(struct sl_flow *f, const char *name, uint64_t boot_id, enum sl_trouble what)
 {
-    SL_WARN("node lost; its requests are placed again peer=%s boot=%016" PRIx64 " why=\"%s\"", name, boot_id,
-            how);
     /* sl_flow_trouble() may end the request it is given, but no other */
     struct sl_request *next;
     for (struct sl_request *r = sl_request_table_next(f->table, NULL); r; r = next) {
@@ -68,12 +66,31 @@ void sl_flow_node_died(struct sl_flow *f, const char *name, uint64_t boot_id, co
         struct sl_leg *leg = on_d ? &r->d : &r->p;
         if (!on_d && leg->state == SL_LEG_DONE)
             continue;
-        struct sl_trouble_in t = {.what = SL_TROUBLE_NODE_DEAD,
-                                  .leg_p = !on_d,
-                                  .err = SL_EPEER,
-                                  .leg_accepted = leg->state == SL_LEG_ACCEPTED};
+        struct sl_trouble_in t = {
+            .what = what, .leg_p = !on_d, .err = SL_EPEER, .leg_accepted = leg->state == SL_LEG_ACCEPTED};
+        if (what == SL_TROUBLE_NODE_STALLED)
+            sl_flow_send_cancel(f, r, leg, "the node computes nothing");
         sl_flow_leg_done(f, leg);
         sl_flow_trouble(f, r, &t, NULL);
+    }
+}
+
+void sl_flow_node_died(struct sl_flow *f, const char *name, uint64_t boot_id, const char *how)
+{
+    SL_WARN("node lost; its requests are placed again peer=%s boot=%016" PRIx64 " why=\"%s\"", name, boot_id,
+            how);
+    leave_node(f, name, boot_id, SL_TROUBLE_NODE_DEAD);
+}
+
+static void leave_stalled(struct sl_flow *f)
+{
+    for (uint32_t i = 0; i < sl_node_table_len(f->nodes); i++) {
+        struct sl_node *n = sl_node_table_at(f->nodes, i);
+        if (!sl_node_newly_stalled(n))
+            continue;
+        SL_WARN("node stalled, it computes no layer; its requests are placed again peer=%s stall_ms=%u",
+                n->name, f->conf.node_stall_ms);
+        leave_node(f, n->name, n->boot_id, SL_TROUBLE_NODE_STALLED);
     }
 }
 
@@ -176,6 +193,7 @@ static void on_tick(void *arg)
         drop_link(n);
         sl_flow_node_died(f, n->name, n->boot_id, "no heartbeat");
     }
+    leave_stalled(f);
     uint32_t running = 0, waiting = 0;
     for (struct sl_request *r = sl_request_table_next(f->table, NULL); r;
          r = sl_request_table_next(f->table, r)) {
@@ -190,8 +208,10 @@ static void on_tick(void *arg)
                                                                    .ready = sl_flow_ready(f, NULL),
                                                                    .n_running = running,
                                                                    .n_held = waiting});
-    uint32_t tick = f->conf.heartbeat_ms / 4;
-    sl_timer_set(f->tick, tick > TICK_MIN_MS ? tick : TICK_MIN_MS);
+    /* not later than the next node would be lost: its streams stand still until then */
+    uint64_t tick = f->conf.heartbeat_ms / 4, now = sl_now_ms(), lost = sl_node_table_next_loss(f->nodes);
+    tick = tick > TICK_MIN_MS ? tick : TICK_MIN_MS;
+    sl_timer_set(f->tick, lost >= now + tick ? tick : lost > now ? lost - now : 1);
 }
 
 /* ---- queues ---- */
@@ -369,7 +389,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
     f->answers = sl_queue_new(ANSWERS_MAX);
     f->door = sl_door_new();
     struct sl_node_conf nc = {.dead_ms = conf->node_dead_ms,
-                              .stall_ms = STALL_MS,
+                              .stall_ms = conf->node_stall_ms,
                               .model_digest = f->conf.model_digest,
                               .n_vocab = conf->tokenizer ? sl_tokenizer_n_vocab(conf->tokenizer) : 0,
                               .exact = conf->exact};

@@ -73,6 +73,8 @@ struct sl_recovery_out sl_recover(const struct sl_trouble_in *t)
         return no_place(t);
     case SL_TROUBLE_NODE_DEAD:
         return t->leg_p ? prefill_leg(t) : again(t, "the decode node died");
+    case SL_TROUBLE_NODE_STALLED:
+        return t->leg_p ? prefill_leg(t) : again(t, "the decode node computes nothing");
     case SL_TROUBLE_LOST:
         return again(t, "the decode node lost it");
     case SL_TROUBLE_COMMAND:

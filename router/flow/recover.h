@@ -13,7 +13,8 @@
     8 /* placements of one request that may be lost; a cluster that loses more is not serving */
 
 enum sl_trouble {
-    SL_TROUBLE_NODE_DEAD, /* silent, or came back with another boot id */
+    SL_TROUBLE_NODE_DEAD,    /* silent, or came back with another boot id */
+    SL_TROUBLE_NODE_STALLED, /* it answers and computes nothing */
     SL_TROUBLE_COMMAND,   /* Submit or Prefill was answered with an error, or not at all (SL_EPEER, after one
                              retry) */
     SL_TROUBLE_LEG_ERROR, /* the leg's terminal message says so */

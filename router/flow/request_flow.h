@@ -27,7 +27,7 @@ struct sl_flow_conf {
     int mode;                 /* Sluice__Mode at start */
     uint32_t max_requests;    /* open at once; more are refused with SL_EAGAIN (429). The last eighth is kept
                                  for requests that go before the others (priority below 0) */
-    uint32_t heartbeat_ms, node_dead_ms, command_timeout_ms;
+    uint32_t heartbeat_ms, node_dead_ms, node_stall_ms, command_timeout_ms;
     uint32_t default_deadline_ms;
     uint64_t boot_id;
     const struct sl_tokenizer *tokenizer; /* borrowed */

@@ -23,8 +23,8 @@ BIN = os.environ.get("SLUICE_BIN", os.path.join(os.path.dirname(__file__), "..",
 LIMIT_S = 300.0
 LIMIT_MS = str(int(LIMIT_S * 1000))
 # The daemons' own patience, the same. What a test gives comes later on the command line and wins.
-PATIENT_ROUTER = ["--node-dead-ms", LIMIT_MS, "--command-timeout-ms", "60000", "--drain-timeout-s", str(int(LIMIT_S))]
-PATIENT_NODE = ["--peer-dead-ms", LIMIT_MS, "--peer-wait-ms", LIMIT_MS, "--drain-ms", LIMIT_MS]
+PATIENT_ROUTER = ["--node-dead-ms", LIMIT_MS, "--node-stall-ms", LIMIT_MS, "--command-timeout-ms", "60000", "--drain-timeout-s", str(int(LIMIT_S))]
+PATIENT_NODE = ["--peer-dead-ms", LIMIT_MS, "--peer-wait-ms", LIMIT_MS, "--stall-ms", LIMIT_MS, "--drain-ms", LIMIT_MS]
 
 
 def program(name):

@@ -378,6 +378,29 @@ static void lost_link_is_dialled_again_by_itself(void **state)
     pair_close_struck(&t);
 }
 
+/* Its transfer thread lives and answers pings; the engine does not say that it computes. */
+static void node_that_computes_nothing_gives_its_transfers_up(void **state)
+{
+    (void)state;
+    for (int p_stalls = 0; p_stalls < 2; p_stalls++) {
+        struct rig_opts o = {.stall_ms = 50};
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("stall", 1);
+        uint32_t p[4] = {0, 1, 2, 3}, d[4] = {4, 5, 6, 7};
+        pair_open(&t, "loop", p_stalls ? &o : NULL, p_stalls ? NULL : &o);
+        pair_fill(&t, 1, p, 4);
+        assert_int_equal(sl_xfer_recv_open(t.d.x, &k, &t.p.peer, d, 4 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+        assert_int_equal(sl_xfer_send_open(t.p.x, &k, &t.d.peer, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+        struct sl_xfer_event sent = rig_wait(&t.p, SL_XFER_SEND_DONE, &k),
+                             got = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+        assert_int_equal(sent.err, SL_ECANCELED);
+        assert_int_equal(got.err, SL_EPEER);
+        assert_string_equal(sent.why, "the node computes nothing");
+        assert_string_equal(got.why, "the node computes nothing");
+        pair_close(&t);
+    }
+}
+
 int main(void)
 {
 #define ENTRY(name) cmocka_unit_test(loop_##name),
@@ -393,6 +416,7 @@ int main(void)
         cmocka_unit_test(lost_control_messages_end_by_deadline),
         cmocka_unit_test(events_that_do_not_fit_the_queue_wait),
         cmocka_unit_test(lost_link_is_dialled_again_by_itself),
+        cmocka_unit_test(node_that_computes_nothing_gives_its_transfers_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

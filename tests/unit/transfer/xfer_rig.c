@@ -46,6 +46,7 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
         .peer_dead_ms = o->peer_dead_ms ? o->peer_dead_ms : RIG_WAIT_MS,
         .wait_ms = o->wait_ms ? o->wait_ms : RIG_WAIT_MS,
         .heartbeat_ms = o->heartbeat_ms ? o->heartbeat_ms : 100,
+        .stall_ms = o->stall_ms,
         .max_sessions = o->max_sessions ? o->max_sessions : 256,
         .link_test = o->link_test,
         .cpu = -1,

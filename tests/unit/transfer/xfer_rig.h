@@ -25,6 +25,7 @@ struct rig_opts {
     uint32_t wait_ms;      /* 0 = RIG_WAIT_MS */
     uint32_t peer_dead_ms; /* 0 = RIG_WAIT_MS */
     uint32_t heartbeat_ms; /* 0 = 100 */
+    uint32_t stall_ms;     /* 0 = never */
     uint32_t max_sessions; /* 0 = 256 */
     uint32_t max_events;   /* 0 = 4096 */
     bool link_test, no_digests;

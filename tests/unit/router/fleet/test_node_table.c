@@ -234,10 +234,13 @@ static void silence_while_the_router_itself_stood_still_kills_nobody(void **s)
     struct info i;
     make(&i, "d0", 1);
     join(t, &i, 0, SL_NODE_NEW);
+    assert_int_equal(sl_node_table_next_loss(t), 3000);
     sl_node_table_forgive(t, 9000, 10000); /* stopped from 1000 on */
+    assert_int_equal(sl_node_table_next_loss(t), 12000);
     assert_null(sl_node_table_expire(t, 10000));
     assert_null(sl_node_table_expire(t, 11999));
     assert_non_null(sl_node_table_expire(t, 12000)); /* 1000 before, 2000 after */
+    assert_true(sl_node_table_next_loss(t) == UINT64_MAX);
     sl_node_table_free(t);
 }
 
@@ -257,6 +260,41 @@ static void no_progress_with_work_stalls(void **s)
     assert_false(sl_node_table_ready(t, &why));
     beat(t, "d0", 1, 12000, 6, 1); /* one more layer */
     assert_int_equal(n->state, SL_NODE_UP);
+    sl_node_table_free(t);
+}
+
+static void a_stall_is_told_once_and_prompts_that_wait_are_none(void **s)
+{
+    (void)s;
+    struct sl_node_table *t = table();
+    struct info i;
+    make(&i, "d0", 1);
+    struct sl_node *n = join(t, &i, 0, SL_NODE_NEW);
+    beat(t, "d0", 1, 1000, 5, 1);
+    beat(t, "d0", 1, 11000, 5, 1);
+    assert_true(sl_node_newly_stalled(n));
+    beat(t, "d0", 1, 12000, 5, 1);
+    assert_false(sl_node_newly_stalled(n));
+    beat(t, "d0", 1, 13000, 6, 1);
+    assert_false(sl_node_newly_stalled(n));
+    beat(t, "d0", 1, 23000, 6, 1);
+    assert_true(sl_node_newly_stalled(n));
+    /* no step is in flight: its prompts wait for pages or for another node */
+    Sluice__NodeLoad load = SLUICE__NODE_LOAD__INIT;
+    load.total_pages = 100;
+    load.queued_prompt_tokens = 50;
+    load.has_progress = load.has_computing = true;
+    load.progress = 6;
+    Sluice__Heartbeat hb = SLUICE__HEARTBEAT__INIT;
+    hb.node = (char *)"d0";
+    hb.boot_id = 1;
+    hb.load = &load;
+    sl_node_table_heartbeat(t, &hb, 24000);
+    sl_node_table_heartbeat(t, &hb, 40000);
+    assert_int_equal(n->state, SL_NODE_UP);
+    load.computing = true;
+    sl_node_table_heartbeat(t, &hb, 51000);
+    assert_int_equal(n->state, SL_NODE_STALLED);
     sl_node_table_free(t);
 }
 
@@ -451,6 +489,7 @@ int main(void)
         cmocka_unit_test(silence_kills_and_long_death_forgets),
         cmocka_unit_test(silence_while_the_router_itself_stood_still_kills_nobody),
         cmocka_unit_test(no_progress_with_work_stalls),
+        cmocka_unit_test(a_stall_is_told_once_and_prompts_that_wait_are_none),
         cmocka_unit_test(ledger_counts_until_the_next_heartbeat),
         cmocka_unit_test(queue_counts_what_runs_before_the_asker),
         cmocka_unit_test(ledger_of_a_former_life_does_not_count),

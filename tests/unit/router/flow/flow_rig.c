@@ -38,6 +38,7 @@ void rig_open(struct rig *r, int mode, void (*change)(struct sl_flow_conf *conf)
                                 .max_requests = 64,
                                 .heartbeat_ms = 100,
                                 .node_dead_ms = 10 * RIG_WAIT_MS, /* nodes die by restarting */
+                                .node_stall_ms = 10 * RIG_WAIT_MS,
                                 .command_timeout_ms = RIG_WAIT_MS,
                                 .default_deadline_ms = RIG_WAIT_MS,
                                 .boot_id = r->boot_id,
@@ -150,6 +151,8 @@ void rig_heartbeat(struct rig_node *n)
     Sluice__NodeLoad load = SLUICE__NODE_LOAD__INIT;
     load.free_pages = n->free_pages;
     load.total_pages = n->kv_pages;
+    load.decode_rows = n->decode_rows;
+    load.has_progress = n->decode_rows > 0;
     load.has_draining = true;
     load.draining = n->draining;
     Sluice__Heartbeat m = SLUICE__HEARTBEAT__INIT;

@@ -24,6 +24,7 @@ struct rig_node {
     bool prefers_prefill, no_decode, no_prefill, draining;
     uint64_t numerics_id;
     uint32_t kv_pages, free_pages;
+    uint32_t decode_rows; /* > 0: it has work, and computes none of it */
     uint8_t digest;
     struct sl_queue *queue;       /* commands */
     struct sl_wire_in *early[32]; /* that came before the one waited for */

@@ -5,9 +5,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "tests/unit/router/flow/flow_rig.h"
 
 #define SUBMIT  SLUICE__ENVELOPE__BODY_SUBMIT
@@ -27,9 +29,10 @@ struct scene {
     struct rig_client c;
 };
 
-static void begin_with_stop(struct scene *s, bool pd, uint32_t n_d, const char *stop)
+static void begin_with(struct scene *s, bool pd, uint32_t n_d, const char *stop,
+                       void (*change)(struct sl_flow_conf *conf))
 {
-    rig_open(&s->r, pd ? SLUICE__MODE__MODE_PD : SLUICE__MODE__MODE_COLOCATED, NULL);
+    rig_open(&s->r, pd ? SLUICE__MODE__MODE_PD : SLUICE__MODE__MODE_COLOCATED, change);
     s->p = NULL;
     if (pd) {
         s->p = rig_node(&s->r, "p0", true);
@@ -51,7 +54,7 @@ static void begin_with_stop(struct scene *s, bool pd, uint32_t n_d, const char *
 
 static void begin(struct scene *s, bool pd, uint32_t n_d)
 {
-    begin_with_stop(s, pd, n_d, NULL);
+    begin_with(s, pd, n_d, NULL, NULL);
 }
 
 static void end(struct scene *s)
@@ -170,7 +173,7 @@ static void stop_string_in_a_resync_behind_the_end_is_the_reason(void **state)
 {
     (void)state;
     struct scene s;
-    begin_with_stop(&s, true, 1, "ab");
+    begin_with(&s, true, 1, "ab", NULL);
     rig_accept(s.d[0], SUBMIT, NULL);
     rig_accept(s.p, PREFILL, NULL);
     rig_say(s.p, s.c.id, 1, 0, "a");
@@ -268,6 +271,60 @@ static void decode_node_dies_mid_stream_tokens_go_on(void **state)
     assert_int_equal(s.c.usage.completion_tokens, 6);
     assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "2");
     assert_string_equal(rig_record(&s.r, s.c.id, "D"), "d1");
+    end(&s);
+}
+
+static void stalls_soon(struct sl_flow_conf *conf)
+{
+    conf->node_stall_ms = 1;
+}
+
+/* It goes on reporting, with work at hand and no layer computed. */
+static void stall(struct rig_node *n)
+{
+    n->decode_rows = 1;
+    for (int i = 0; i < 2; i++) {
+        for (uint64_t since = sl_now_ms(); sl_now_ms() < since + 2;)
+            sched_yield();
+        rig_heartbeat(n);
+    }
+}
+
+static void decode_node_stalls_tokens_go_on(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin_with(&s, false, 2, NULL, stalls_soon);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab");
+    rig_wait_tokens(&s.c, 2);
+    stall(s.d[0]);
+    assert_int_equal(rig_accept(s.d[0], CANCEL, NULL), 1);
+    assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
+    stall(s.d[0]); /* told once */
+    rig_say(s.d[1], s.c.id, 2, 2, "c.");
+    rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abc");
+    assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "2");
+    end(&s);
+}
+
+static void prefill_node_stalls_its_leg_is_canceled_and_d_goes_on(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin_with(&s, true, 1, NULL, stalls_soon);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_record(&s.r, s.c.id, "attempts"); /* both answers are taken */
+    stall(s.p);
+    assert_int_equal(rig_accept(s.p, CANCEL, NULL), 1);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab."); /* its transfer told it; it computed all */
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "1");
     end(&s);
 }
 
@@ -613,6 +670,8 @@ int main(void)
         cmocka_unit_test(first_token_of_p_lost_is_asked_of_d),
         cmocka_unit_test(node_that_lost_it_makes_it_be_placed_again),
         cmocka_unit_test(decode_node_dies_mid_stream_tokens_go_on),
+        cmocka_unit_test(decode_node_stalls_tokens_go_on),
+        cmocka_unit_test(prefill_node_stalls_its_leg_is_canceled_and_d_goes_on),
         cmocka_unit_test(decode_node_restarted_alone_serves_again),
         cmocka_unit_test(decode_node_dies_after_the_last_token_ends_well),
         cmocka_unit_test(decode_node_dies_in_pd_the_prefill_is_placed_again_too),
