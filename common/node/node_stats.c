@@ -34,6 +34,9 @@ void sl_node_load(struct sl_node *n, Sluice__NodeLoad *out)
     out->cached_pages = s.cached_pages;
     out->tpot_wish_ms = s.tpot_wish_ms;
     out->rows_without_wish = s.rows_without_wish;
+    out->has_prompt_tokens = out->has_decode_tokens = true;
+    out->prompt_tokens = s.prompt_tokens;
+    out->decode_tokens = s.decode_tokens;
 }
 
 Sluice__CostModel *sl_node_cost(struct sl_node *n, struct sl_arena *a)

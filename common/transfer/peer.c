@@ -31,8 +31,18 @@ static struct sl_kv_hello my_hello(const struct sl_xfer *x)
     return (struct sl_kv_hello){SL_KV_PROTOCOL, x->conf.self};
 }
 
+/* The first reason is the reason, until the next try begins. */
+static void set_why(struct sl_peer *p, const char *why, size_t n)
+{
+    if (p->why[0] && !p->why_is_old)
+        return;
+    sl_kv_text(p->why, sizeof p->why, why, n);
+    p->why_is_old = false;
+}
+
 static void take_connection(struct sl_peer *p, struct sl_conn *c)
 {
+    p->why_is_old = p->why[0] != '\0';
     p->conn = c;
     p->state = SL_PEER_CONNECTING;
     p->probing = false;
@@ -89,8 +99,7 @@ enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const 
 
 void sl_peer_disconnect(struct sl_peer *p, const char *why)
 {
-    if (!p->why[0]) /* the first reason is the reason */
-        sl_kv_text(p->why, sizeof p->why, why, strlen(why));
+    set_why(p, why, strlen(why));
     if (p->conn)
         p->x->ops->disconnect(p->conn);
 }
@@ -226,6 +235,8 @@ static void try_again(struct sl_peer *p, uint64_t now)
         take_connection(p, c);
         say_hello(p);
     } else {
+        p->why_is_old = true;
+        set_why(p, why.text, strlen(why.text));
         back_off(p);
     }
 }
@@ -234,14 +245,20 @@ void sl_peer_closed(struct sl_peer *p)
 {
     struct sl_xfer *x = p->x;
     bool was_up = p->state == SL_PEER_UP;
+    char why[SL_KV_MAX_WHY];
+    snprintf(why, sizeof why,
+             was_up ? "the connection to %s broke"
+                    : "no connection to %s: see transfer_listen there, ucx_devices here, and firewalls",
+             p->ref.address[0] ? p->ref.address : "it");
+    set_why(p, why, strlen(why));
     x->ops->set_user(p->conn, NULL);
     p->conn = NULL;
     p->state = SL_PEER_CLOSED;
     back_off(p);
     if (was_up && !p->bye && !atomic_load(&x->stop))
-        SL_WARN("peer lost peer=%s why=\"%s\"", p->ref.name, p->why[0] ? p->why : "its connection broke");
-    sl_send_peer_gone(x, p, p->refused ? SL_EMISMATCH : SL_EPEER, p->why[0] ? p->why : "the peer is gone");
-    sl_recv_peer_gone(x, p, p->why[0] ? p->why : "the peer is gone");
+        SL_WARN("peer lost peer=%s why=\"%s\"", p->ref.name, p->why);
+    sl_send_peer_gone(x, p, p->refused ? SL_EMISMATCH : SL_EPEER, p->why);
+    sl_recv_peer_gone(x, p, p->why);
     if (!p->dialled)
         sl_peer_free(p);
 }
@@ -262,7 +279,7 @@ static void answer_hello(struct sl_peer *p, enum sl_err verdict, const char *tex
     (void)sl_peer_send(p, &h, payload, sizeof payload); /* on failure on_closed follows */
     if (verdict != SL_OK) {
         p->refused = true;
-        sl_kv_text(p->why, sizeof p->why, text, strlen(text));
+        set_why(p, text, strlen(text));
         sl_log(verdict == SL_EMISMATCH ? SL_LOG_ERROR : SL_LOG_WARN, "pair refused peer=%s why=\"%s\"",
                p->ref.name, text);
     }
@@ -461,8 +478,7 @@ static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, cons
     }
     if (!(h->flags & SL_KV_FLAG_OK)) {
         p->refused = true;
-        sl_kv_text(p->why, sizeof p->why, (const char *)data + SL_KV_IDENTITY_BYTES,
-                   len - SL_KV_IDENTITY_BYTES);
+        set_why(p, (const char *)data + SL_KV_IDENTITY_BYTES, len - SL_KV_IDENTITY_BYTES);
         SL_ERROR("the peer refused the pair peer=%s why=\"%s\"", p->ref.name, p->why);
         sl_peer_disconnect(p, "the peer refused the pair");
         return;

@@ -59,7 +59,8 @@ struct sl_peer {
     double latency_us, bytes_per_s;
     struct sl_xfer_totals count;
     char transport[32];
-    char why[SL_KV_MAX_WHY];
+    char why[SL_KV_MAX_WHY]; /* the connection, or the last one, ended; "" while all is well */
+    bool why_is_old;         /* of the try before this one */
 };
 
 enum sl_send_state { SL_SEND_CONNECT, SL_SEND_ANNOUNCED, SL_SEND_GRANTED, SL_SEND_CLOSING };

@@ -25,7 +25,8 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
     sl_admin_table(o, "nodes",
                    "node,state,prefers,permits,running,waiting,rows,queued_tokens,pages_free,pages,cached_"
                    "pages,transfers,"
-                   "step_error,threads,cpus,backend,chunk_tokens,heard,version,boot,command,transfer");
+                   "step_error,threads,cpus,backend,chunk_tokens,prompt_tokens,decode_tokens,heard,version,"
+                   "boot,command,transfer");
     for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
         const struct sl_node *n = sl_node_table_at(s->nodes, i);
         sl_admin_row(o);
@@ -46,6 +47,8 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
         sl_admin_cell(o, "%s", n->cpus);
         sl_admin_cell(o, "%s", n->backend);
         sl_admin_cell(o, "%d", n->chunk_tokens);
+        sl_admin_cell(o, "%" PRIu64, n->load.prompt_tokens);
+        sl_admin_cell(o, "%" PRIu64, n->load.decode_tokens);
         age_cell(o, s->now_ms - n->heard_ms);
         sl_admin_cell(o, "%s", n->version);
         sl_admin_cell(o, "%016" PRIx64, n->boot_id);
@@ -108,58 +111,6 @@ void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s)
     if (links == 0)
         sl_admin_say(o, "No pair of nodes has met yet; links are tested when a prefill node first sends to a "
                         "decode node.");
-}
-
-void sl_admin_status(struct sl_admin_out *o, const struct sl_admin_state *s)
-{
-    uint32_t by_state[4] = {0}, prefill = 0, decode = 0, page_tokens = 0;
-    uint64_t free_pages = 0, pages = 0;
-    const char *model = "-";
-    for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
-        const struct sl_node *n = sl_node_table_at(s->nodes, i);
-        by_state[n->state]++;
-        if (n->state == SL_NODE_DEAD)
-            continue;
-        prefill += n->prefers_prefill;
-        decode += !n->prefers_prefill;
-        model = n->model.name;
-        page_tokens = n->model.page_tokens;
-        if (n->may_decode) {
-            free_pages += n->load.free_pages;
-            pages += n->load.total_pages;
-        }
-    }
-    uint32_t by_request[4] = {0};
-    for (const struct sl_request *r = sl_request_table_next(s->requests, NULL); r;
-         r = sl_request_table_next(s->requests, r))
-        by_request[r->state]++;
-    struct sl_why why = {{0}};
-    bool ready = sl_node_table_ready(s->nodes, &why);
-    if (s->draining)
-        sl_admin_say(o, "Draining: no new requests; %zu still run.", sl_request_table_len(s->requests));
-    else if (!ready)
-        sl_admin_refuse(o, SL_ENOTREADY, "Not ready: %s", why.text);
-    else
-        sl_admin_say(o, "Ready: mode %s, %u of %u nodes up, %zu requests open.", sl_place_mode_name(s->mode),
-                     by_state[SL_NODE_UP], sl_node_table_len(s->nodes), sl_request_table_len(s->requests));
-    sl_admin_table(o, "status", "key,value");
-    sl_admin_pair(o, "ready", "%s", ready && !s->draining ? "yes" : "no");
-    sl_admin_pair(o, "mode", "%s", sl_place_mode_name(s->mode));
-    sl_admin_pair(o, "model", "%s", model);
-    sl_admin_pair(o, "page_tokens", "%u", page_tokens);
-    sl_admin_pair(o, "nodes_up", "%u", by_state[SL_NODE_UP]);
-    sl_admin_pair(o, "nodes_draining", "%u", by_state[SL_NODE_DRAINING]);
-    sl_admin_pair(o, "nodes_stalled", "%u", by_state[SL_NODE_STALLED]);
-    sl_admin_pair(o, "nodes_dead", "%u", by_state[SL_NODE_DEAD]);
-    sl_admin_pair(o, "prefer_prefill", "%u", prefill);
-    sl_admin_pair(o, "prefer_decode", "%u", decode);
-    sl_admin_pair(o, "requests_placed", "%u", by_request[SL_REQ_PLACED]);
-    sl_admin_pair(o, "requests_streaming", "%u", by_request[SL_REQ_STREAMING]);
-    sl_admin_pair(o, "requests_waiting", "%u", by_request[SL_REQ_WAITING]);
-    sl_admin_pair(o, "requests_ending", "%u", by_request[SL_REQ_ENDING]);
-    sl_admin_pair(o, "decode_pages_free", "%" PRIu64, free_pages);
-    sl_admin_pair(o, "decode_pages", "%" PRIu64, pages);
-    sl_admin_pair(o, "router_boot", "%016" PRIx64, s->boot_id);
 }
 
 static void request_row(struct sl_admin_out *o, const struct sl_decision *d, const char *state,

@@ -5,6 +5,7 @@
 #define SLUICE_ROUTER_ADMIN_ADMIN_TABLES_H
 
 #include "router/admin/admin_out.h"
+#include "router/admin/cluster_events.h"
 #include "router/fleet/node_table.h"
 #include "router/flow/request_table.h"
 #include "router/place/decision.h"
@@ -16,9 +17,10 @@ struct sl_admin_state {
     const struct sl_node_table *nodes;
     const struct sl_request_table *requests;
     const struct sl_decisions *decisions;
+    const struct sl_cluster_events *events;
 };
 
-/* Also sets the reply's code when the cluster cannot serve: SL_ENOTREADY. */
+/* What is wrong and what to do, then the numbers. Also sets the reply's code when the cluster cannot serve: SL_ENOTREADY. */
 void sl_admin_status(struct sl_admin_out *o, const struct sl_admin_state *s);
 void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s);
 /* One node as it sees itself: the parts of requests it has, and its counters. */

@@ -19,6 +19,11 @@ enum sl_ctl_exit sl_ctl_manual(const struct sl_ctl_call *call)
         snprintf(name, sizeof name, o->letter ? "%s , %c" : "%s", o->name, o->letter);
         sl_manual_item(out, "Fl", name, o->value);
         sl_manual_text(out, o->help);
+        if (o->of) {
+            char only[64];
+            snprintf(only, sizeof only, "Only of the command %s.\n", o->of);
+            sl_manual_text(out, only);
+        }
     }
     sl_manual_list_end(out);
     sl_manual_section(out, "COMMANDS");

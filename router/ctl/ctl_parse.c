@@ -5,12 +5,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct sl_ctl_command *find_command(const char *word)
+static const struct sl_ctl_command *find_command(const char *first, const char *second)
 {
+    size_t n = strlen(first);
     for (const struct sl_ctl_command *c = sl_ctl_commands; c->name; c++)
-        if (strcmp(c->name, word) == 0)
+        if (strncmp(c->name, first, n) == 0 &&
+            (second ? c->name[n] == ' ' && strcmp(c->name + n + 1, second) == 0 : c->name[n] == '\0'))
             return c;
     return NULL;
+}
+
+/* Takes the command off the front of the arguments. */
+static enum sl_err take_command(struct sl_ctl_call *out, struct sl_why *why)
+{
+    const char *first = out->args[0], *second = out->n_args > 1 ? out->args[1] : NULL;
+    size_t words = 2;
+    out->command = second ? find_command(first, second) : NULL;
+    if (!out->command) {
+        out->command = find_command(first, NULL);
+        words = 1;
+    }
+    if (!out->command) {
+        char known[160] = "";
+        size_t n = strlen(first), at = 0;
+        for (const struct sl_ctl_command *c = sl_ctl_commands; c->name && at < sizeof known; c++)
+            if (strncmp(c->name, first, n) == 0 && c->name[n] == ' ')
+                at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", c->name);
+        return known[0] ? sl_why_set(why, SL_EINVAL, "There is no command '%.40s%s%.40s'; there are %s.",
+                                     first, second ? " " : "", second ? second : "", known)
+                        : sl_why_set(why, SL_EINVAL, "There is no command '%.60s'.", first);
+    }
+    out->n_args -= words;
+    memmove(out->args, out->args + words, out->n_args * sizeof *out->args);
+    return SL_OK;
 }
 
 /* The option a word is, and its value when that is in the same word ("--timeout=3", "-t3"). */
@@ -41,33 +68,48 @@ static enum sl_err number(const char *name, const char *text, double max, double
     return SL_OK;
 }
 
+static enum sl_err format(const char *value, enum sl_ctl_format *out, struct sl_why *why)
+{
+    for (int i = 0; sl_ctl_formats[i]; i++)
+        if (strcmp(value, sl_ctl_formats[i]) == 0) {
+            *out = (enum sl_ctl_format)i;
+            return SL_OK;
+        }
+    return sl_why_set(why, SL_EINVAL, "--output takes table, wide, json or yaml, not '%.40s'.", value);
+}
+
 static enum sl_err apply(const struct sl_ctl_option *o, const char *value, struct sl_ctl_call *out,
                          struct sl_why *why)
 {
     double seconds;
     enum sl_err err = SL_OK;
-    if (strcmp(o->name, "--router") == 0) {
+    switch (o->id) {
+    case SL_CTL_OPT_ROUTER:
         out->router = value;
-    } else if (strcmp(o->name, "--output") == 0) {
-        static const char *const words[] = {"table", "wide", "json"};
-        for (int i = 0; i < 3; i++)
-            if (strcmp(value, words[i]) == 0) {
-                out->format = (enum sl_ctl_format)i;
-                return SL_OK;
-            }
-        err = sl_why_set(why, SL_EINVAL, "--output takes table, wide or json, not '%.40s'.", value);
-    } else if (strcmp(o->name, "--timeout") == 0) {
+        break;
+    case SL_CTL_OPT_OUTPUT:
+        err = format(value, &out->format, why);
+        break;
+    case SL_CTL_OPT_TIMEOUT:
         err = number(o->name, value, 3600, &seconds, why);
         out->timeout_ms = err ? 0 : (uint32_t)(seconds * 1e3 + 0.5);
-    } else if (strcmp(o->name, "--watch") == 0) {
+        break;
+    case SL_CTL_OPT_WATCH:
         err = number(o->name, value, 86400, &seconds, why);
         out->watch_s = err ? 0 : seconds < 1 ? 1 : (uint32_t)seconds;
-    } else if (strcmp(o->name, "--no-headers") == 0) {
+        break;
+    case SL_CTL_OPT_NO_HEADERS:
         out->no_headers = true;
-    } else if (strcmp(o->name, "--help") == 0) {
+        break;
+    case SL_CTL_OPT_FOLLOW:
+        out->follow = true;
+        break;
+    case SL_CTL_OPT_HELP:
         out->help = true;
-    } else if (strcmp(o->name, "--version") == 0) {
+        break;
+    case SL_CTL_OPT_VERSION:
         out->version = true;
+        break;
     }
     return err;
 }
@@ -92,6 +134,7 @@ enum sl_err sl_ctl_parse(int argc, char **argv, struct sl_ctl_call *out, struct 
 {
     const char *env = getenv("SLUICE_ROUTER");
     *out = (struct sl_ctl_call){.router = env && *env ? env : SL_CTL_ROUTER, .timeout_ms = 5000};
+    const struct sl_ctl_option *only = NULL; /* an option of one command */
     bool options = true;
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *value;
@@ -108,19 +151,19 @@ enum sl_err sl_ctl_parse(int argc, char **argv, struct sl_ctl_call *out, struct 
             enum sl_err err = apply(o, value, out, why);
             if (err)
                 return err;
-        } else if (!out->command && !out->help && strcmp(word, "help") == 0) {
+            only = o->of ? o : only;
+        } else if (out->n_args == 0 && !out->help && strcmp(word, "help") == 0) {
             out->help = true;
-        } else if (!out->command) {
-            out->command = find_command(word);
-            if (!out->command)
-                return sl_why_set(why, SL_EINVAL, "There is no command '%.60s'.", word);
         } else if (out->n_args == SL_CTL_MAX_ARGS) {
             return sl_why_set(why, SL_EINVAL, "Too many arguments.");
         } else {
             out->args[out->n_args++] = word;
         }
     }
-    return check(out, why);
+    enum sl_err err = out->n_args ? take_command(out, why) : SL_OK;
+    if (!err && only && out->command && strcmp(only->of, out->command->name) != 0)
+        err = sl_why_set(why, SL_EINVAL, "%s is an option of the command %s.", only->name, only->of);
+    return err ? err : check(out, why);
 }
 
 void sl_ctl_help(FILE *out)
@@ -130,7 +173,7 @@ void sl_ctl_help(FILE *out)
     for (const struct sl_ctl_command *c = sl_ctl_commands; c->name; c++) {
         char head[64];
         snprintf(head, sizeof head, "%s %s", c->name, c->args);
-        fprintf(out, "  %-28s %s\n", head, c->summary);
+        fprintf(out, "  %-32s %s\n", head, c->summary);
     }
     fprintf(out, "\nOptions\n");
     for (const struct sl_ctl_option *o = sl_ctl_options; o->name; o++) {
@@ -139,7 +182,7 @@ void sl_ctl_help(FILE *out)
             snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(head, sizeof head, "%s%s%s%s", letter, o->name, o->value ? " " : "",
                  o->value ? o->value : "");
-        fprintf(out, "  %-28s %s\n", head, o->help);
+        fprintf(out, "  %-32s %s\n", head, o->help);
     }
     fprintf(out, "\nExamples\n"
                  "  sluicectl status                     is it ready?\n"

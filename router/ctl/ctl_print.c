@@ -1,14 +1,10 @@
-/* router/ctl/ctl_print.c - an answer for a person or a program. Cells come from nodes and clients: control
- * bytes are not let through to a terminal. */
+/* router/ctl/ctl_print.c - an answer for a person: aligned columns. */
 #include "router/ctl/ctl.h"
 
 #include <ctype.h>
 #include <string.h>
 
-#include "common/base/buf.h"
 #include "common/base/mem.h"
-
-#define MAX_JSON (64u << 20)
 
 static bool is_hidden(const char *hidden, const char *column)
 {
@@ -22,22 +18,33 @@ static bool is_hidden(const char *hidden, const char *column)
     return false;
 }
 
-/* Columns on the screen: bytes that begin a character. */
+/* Columns on the screen. */
 static size_t width(const char *s)
 {
     size_t n = 0;
-    for (; *s; s++)
-        n += ((unsigned char)*s & 0xc0) != 0x80;
+    uint32_t code;
+    bool shown;
+    for (; *s; n++)
+        s += sl_ctl_character(s, &code, &shown);
     return n;
 }
 
 static void put(const char *s, size_t pad_to, bool upper, FILE *out)
 {
-    for (const char *p = s; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        fputc(c < 0x20 || c == 0x7f ? '?' : upper ? toupper(c) : c, out);
+    size_t w = 0;
+    for (; *s; w++) {
+        uint32_t code;
+        bool shown;
+        size_t n = sl_ctl_character(s, &code, &shown);
+        if (!shown)
+            fputc('?', out);
+        else if (n == 1)
+            fputc(upper ? toupper(*s) : *s, out);
+        else
+            fwrite(s, 1, n, out);
+        s += n;
     }
-    for (size_t w = width(s); w < pad_to; w++)
+    for (; w < pad_to; w++)
         fputc(' ', out);
 }
 
@@ -75,16 +82,18 @@ static void print_table(const Sluice__AdminTable *t, const char *hidden, bool he
 
 void sl_ctl_print_tables(const Sluice__AdminReply *reply, const char *hidden, bool headers, FILE *out)
 {
-    if (reply->text && *reply->text) {
+    bool sentence = reply->text && *reply->text, first = true;
+    if (sentence) {
         put(reply->text, 0, false, out);
         fputc('\n', out);
     }
     for (size_t i = 0; i < reply->n_tables; i++) {
         const Sluice__AdminTable *t = reply->tables[i];
-        if (t->n_rows == 0 && reply->text && *reply->text)
+        if (t->n_rows == 0 && sentence)
             continue; /* the sentence says it */
-        if (i || (reply->text && *reply->text))
+        if (!first || sentence)
             fputc('\n', out);
+        first = false;
         if (reply->n_tables > 1) {
             put(t->title, 0, false, out);
             fputc('\n', out);
@@ -93,48 +102,18 @@ void sl_ctl_print_tables(const Sluice__AdminReply *reply, const char *hidden, bo
     }
 }
 
-static void json_string(struct sl_buf *b, const char *s)
+const Sluice__AdminTable *sl_ctl_table(const Sluice__AdminReply *reply, const char *title)
 {
-    sl_buf_putc(b, '"');
-    sl_buf_json_escape(b, s, strlen(s));
-    sl_buf_putc(b, '"');
+    for (size_t i = 0; i < reply->n_tables; i++)
+        if (strcmp(reply->tables[i]->title, title) == 0)
+            return reply->tables[i];
+    return NULL;
 }
 
-static void json_strings(struct sl_buf *b, char **s, size_t n)
+const char *sl_ctl_cell(const Sluice__AdminTable *t, size_t row, const char *column)
 {
-    sl_buf_putc(b, '[');
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            sl_buf_putc(b, ',');
-        json_string(b, s[i]);
-    }
-    sl_buf_putc(b, ']');
-}
-
-void sl_ctl_print_json(const Sluice__AdminReply *reply, FILE *out)
-{
-    struct sl_buf b;
-    sl_buf_init(&b, MAX_JSON);
-    sl_buf_puts(&b, "{\"code\":");
-    json_string(&b, sl_err_name((enum sl_err)reply->code));
-    sl_buf_puts(&b, ",\"text\":");
-    json_string(&b, reply->text ? reply->text : "");
-    sl_buf_puts(&b, ",\"tables\":[");
-    for (size_t i = 0; i < reply->n_tables; i++) {
-        const Sluice__AdminTable *t = reply->tables[i];
-        sl_buf_puts(&b, i ? ",{\"title\":" : "{\"title\":");
-        json_string(&b, t->title);
-        sl_buf_puts(&b, ",\"columns\":");
-        json_strings(&b, t->columns, t->n_columns);
-        sl_buf_puts(&b, ",\"rows\":[");
-        for (size_t r = 0; r < t->n_rows; r++) {
-            if (r)
-                sl_buf_putc(&b, ',');
-            json_strings(&b, t->rows[r]->cells, t->rows[r]->n_cells);
-        }
-        sl_buf_puts(&b, "]}");
-    }
-    sl_buf_puts(&b, "]}\n");
-    fwrite(b.data, 1, b.len, out);
-    sl_buf_fini(&b);
+    for (size_t c = 0; t && c < t->n_columns && row < t->n_rows; c++)
+        if (strcmp(t->columns[c], column) == 0)
+            return cell(t->rows[row], c);
+    return "-";
 }

@@ -349,6 +349,9 @@ static void take_links(struct sl_node *n, const Sluice__Heartbeat *hb)
     for (size_t i = 0; i < hb->n_links && n->n_peers < SL_NODE_LINKS; i++) {
         const Sluice__LinkReport *l = hb->links[i];
         struct sl_node_peer *p = &n->peers[n->n_peers++];
+        char told[sizeof p->told] = "";
+        if (strcmp(p->peer, l->peer) == 0) /* a node reports its links in the order it met the peers */
+            memcpy(told, p->told, sizeof told);
         *p = (struct sl_node_peer){.peer_boot_id = l->peer_boot_id,
                                    .pages_sent = l->pages_sent,
                                    .bytes_sent = l->bytes_sent,
@@ -357,6 +360,7 @@ static void take_links(struct sl_node *n, const Sluice__Heartbeat *hb)
         copy(p->transport, sizeof p->transport, l->transport);
         copy(p->state, sizeof p->state, l->state);
         copy(p->why, sizeof p->why, l->why);
+        memcpy(p->told, told, sizeof told);
         p->bytes_per_s = l->has_bytes_per_s && l->bytes_per_s > 0 ? l->bytes_per_s : 0;
         p->latency_us = l->has_latency_us && l->latency_us > 0 ? l->latency_us : 0;
     }
@@ -382,6 +386,8 @@ struct sl_node *sl_node_table_heartbeat(struct sl_node_table *t, const Sluice__H
                                     .progress = l->progress,
                                     .has_progress = l->has_progress,
                                     .tpot_wish_ms = l->has_tpot_wish_ms ? sane_ms(l->tpot_wish_ms) : 0,
+                                    .prompt_tokens = l->prompt_tokens,
+                                    .decode_tokens = l->decode_tokens,
                                     .rows_without_wish =
                                         l->has_rows_without_wish ? l->rows_without_wish : l->decode_rows};
     /* what decodes is stepped always; prompts may wait for pages or another node, unless a step is in flight */

@@ -29,6 +29,7 @@ const char *sl_node_state_name(enum sl_node_state s); /* "up" "draining" "stalle
 
 struct sl_node_peer { /* a link as its prefill node reported it */
     char peer[SL_NODE_NAME], transport[32], state[16], why[160];
+    char told[16]; /* the state that was last made an event */
     uint64_t peer_boot_id, pages_sent, bytes_sent, rejects;
     double bytes_per_s, latency_us; /* 0 = not measured */
 };
@@ -36,7 +37,8 @@ struct sl_node_peer { /* a link as its prefill node reported it */
 struct sl_node_load {
     uint32_t free_pages, total_pages, running, waiting, decode_rows, leases, cached_pages;
     uint64_t queued_prompt_tokens, decode_context_tokens, steps, progress;
-    double tpot_wish_ms; /* the tightest of what decodes; 0 = none */
+    uint64_t prompt_tokens, decode_tokens; /* computed since its start */
+    double tpot_wish_ms;                   /* the tightest of what decodes; 0 = none */
     uint32_t rows_without_wish;
     bool has_progress;
 };
@@ -78,8 +80,10 @@ struct sl_node {
     struct sl_node_ledger accepted; /* answered since the last heartbeat */
     struct sl_list prompts;         /* charges of this life whose prompts are not done */
     uint64_t placed;                /* legs placed here, for sluicectl */
-    uint64_t event_seq;             /* of the last batch of this boot; they count from 1 */
-    struct sl_node_link *link;      /* owned by the flow; NULL when dead */
+    bool told;                      /* told_state was made an event */
+    enum sl_node_state told_state;
+    uint64_t event_seq;        /* of the last batch of this boot; they count from 1 */
+    struct sl_node_link *link; /* owned by the flow; NULL when dead */
 };
 
 struct sl_node_conf {

@@ -6,6 +6,7 @@
 #include "router/flow/flow_core.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,8 @@ static struct sl_admin_state state_of(const struct sl_flow *f)
                                    .now_us = sl_now_us(),
                                    .nodes = f->nodes,
                                    .requests = f->table,
-                                   .decisions = f->decisions};
+                                   .decisions = f->decisions,
+                                   .events = f->events_log};
 }
 
 /* ---- operations; true: answered, false: the answer comes later ---- */
@@ -140,21 +142,42 @@ static bool op_links(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin
     return true;
 }
 
+/* A number in w's argument i, or the default where it is not given; false: o says what is wrong. */
+static bool number_arg(struct sl_admin_wait *w, size_t i, uint64_t dflt, uint64_t max, const char *what,
+                       struct sl_admin_out *o, uint64_t *out)
+{
+    char *end;
+    *out = dflt;
+    if (i >= w->n_args)
+        return true;
+    *out = strtoull(w->args[i], &end, 10);
+    if (end != w->args[i] && !*end && w->args[i][0] != '-' && *out <= max)
+        return true;
+    sl_admin_refuse(o, SL_EINVAL, "%s is a number from 0 to %" PRIu64 ", not '%.40s'.", what, max,
+                    w->args[i]);
+    return false;
+}
+
 static bool op_requests(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
 {
     struct sl_admin_state s = state_of(f);
-    long n = RECENT;
-    if (w->n_args) {
-        char *end;
-        n = strtol(w->args[0], &end, 10);
-        if (*end || n < 0 || n > RECENT_MAX) {
-            sl_admin_refuse(o, SL_EINVAL,
-                            "How many ended requests to show is a number from 0 to %d, not '%.40s'.",
-                            RECENT_MAX, w->args[0]);
-            return true;
-        }
+    uint64_t n;
+    if (number_arg(w, 0, RECENT, RECENT_MAX, "How many ended requests to show", o, &n))
+        sl_admin_requests(o, &s, (uint32_t)n);
+    return true;
+}
+
+static bool op_events(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    uint64_t n;
+    if (w->n_args == 2 && strcmp(w->args[0], "after") == 0) {
+        if (number_arg(w, 1, 0, UINT64_MAX - 1, "The number of an event", o, &n))
+            sl_admin_events_after(o, f->events_log, n);
+    } else if (w->n_args == 2) {
+        sl_admin_refuse(o, SL_EINVAL, "Operation events takes N, or: after NUMBER.");
+    } else if (number_arg(w, 0, RECENT, SL_CLUSTER_EVENTS, "How many events to show", o, &n)) {
+        sl_admin_events(o, f->events_log, (uint32_t)n);
     }
-    sl_admin_requests(o, &s, (uint32_t)n);
     return true;
 }
 
@@ -174,8 +197,11 @@ static bool op_mode(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_
                             w->args[0]);
             return true;
         }
-        if (mode != f->mode)
+        if (mode != f->mode) {
+            sl_cluster_event(f->events_log, "info", "router", "", "mode %s instead of %s",
+                             sl_place_mode_name(mode), sl_place_mode_name(f->mode));
             SL_INFO("mode changed from=%s to=%s", sl_place_mode_name(f->mode), sl_place_mode_name(mode));
+        }
         f->mode = mode;
     }
     sl_admin_say(o, "The mode is %s.", sl_place_mode_name(f->mode));
@@ -203,6 +229,7 @@ static bool drain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_ou
         return true;
     sl_node_set_drain(n, on);
     sl_flow_refresh_ready(f);
+    sl_cluster_event(f->events_log, "info", "node", n->name, "%s was asked for", on ? "drain" : "undrain");
     SL_INFO("%s asked peer=%s", on ? "drain" : "undrain", n->name);
     enum sl_err err = sl_flow_send_drain(f, n, on, 0, w);
     if (err) {
@@ -289,6 +316,7 @@ static const struct op {
     {"status", 0, 0, op_status},     {"nodes", 0, 1, op_nodes},   {"links", 0, 0, op_links},
     {"mode", 0, 1, op_mode},         {"drain", 1, 1, op_drain},   {"undrain", 1, 1, op_undrain},
     {"requests", 0, 1, op_requests}, {"cancel", 1, 1, op_cancel}, {"explain", 1, 1, op_explain},
+    {"events", 0, 2, op_events},
 };
 
 static void run(struct sl_flow *f, struct sl_admin_wait *w)

@@ -17,6 +17,7 @@
 
 #include "common/base/thread.h"
 #include "common/sched/admission.h"
+#include "router/admin/cluster_events.h"
 #include "router/admin/metrics_http.h"
 #include "router/fleet/node_link.h"
 #include "router/flow/flow_door.h"
@@ -43,6 +44,7 @@ struct sl_flow {
     struct sl_node_calls *calls;
     struct sl_request_table *table;
     struct sl_decisions *decisions;
+    struct sl_cluster_events *events_log;
     struct sl_request_metrics *metrics;
     struct sl_node_view *view; /* scratch of placement */
     enum sl_place_mode mode;

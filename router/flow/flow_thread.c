@@ -47,6 +47,9 @@ void sl_flow_refresh_ready(struct sl_flow *f)
     f->not_ready = why;
     pthread_mutex_unlock(&f->ready_lock);
     if (changed)
+        sl_cluster_event(f->events_log, ready ? "info" : "error", "router", "", "%s%s",
+                         ready ? "ready: requests can be served" : "not ready: ", ready ? "" : why.text);
+    if (changed)
         SL_INFO("%s", ready ? "ready: requests can be served" : "not ready: no node can decode now");
 }
 
@@ -131,14 +134,18 @@ static void on_register(struct sl_flow *f, struct sl_wire_in *in)
             sl_node_table_mark_dead(n);
     }
     if (err) {
+        sl_cluster_event(f->events_log, "warning", "node", info->name, "refused: %s", why.text);
         SL_WARN("node refused peer=%.64s code=%s why=\"%s\"", info->name, sl_err_name(err), why.text);
         reply_register(f, in, false, why.text);
         return;
     }
-    if (joined != SL_NODE_SAME)
+    if (joined != SL_NODE_SAME) {
+        sl_cluster_event(f->events_log, "info", "node", n->name, "%s, boot %016" PRIx64 ", at %s",
+                         joined == SL_NODE_NEW ? "joined" : "was started again", n->boot_id, n->command_url);
         SL_INFO("node joined peer=%s boot=%016" PRIx64 " prefers=%s pages=%u threads=%u command=%s", n->name,
                 n->boot_id, n->prefers_prefill ? "prefill" : "decode", n->kv_pages, n->threads,
                 n->command_url);
+    }
     sl_flow_refresh_ready(f);
     reply_register(f, in, true, NULL);
     if (joined == SL_NODE_RESTARTED)
@@ -201,6 +208,7 @@ static void on_tick(void *arg)
         waiting += r->state == SL_REQ_WAITING;
     }
     sl_flow_let_go(f);
+    sl_cluster_events_watch(f->events_log, f->nodes);
     ask_stats(f);
     sl_flow_refresh_ready(f);
     sl_request_metrics_now(f->metrics, &(struct sl_request_gauges){.nodes = f->nodes,
@@ -335,6 +343,7 @@ static void free_all(struct sl_flow *f)
     sl_node_table_free(f->nodes);
     sl_request_table_free(f->table);
     sl_decisions_free(f->decisions);
+    sl_cluster_events_free(f->events_log);
     sl_request_metrics_free(f->metrics);
     sl_door_free(f->door);
     sl_free(f->view);
@@ -396,6 +405,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
     f->nodes = sl_node_table_new(&nc);
     f->calls = sl_node_calls_new(f->answers, conf->command_timeout_ms);
     f->table = sl_request_table_new();
+    f->events_log = sl_cluster_events_new();
     f->decisions = sl_decisions_new(conf->max_requests < SL_DECISIONS ? SL_DECISIONS
                                                                       : conf->max_requests + SL_DECISIONS);
     f->metrics = sl_request_metrics_new(conf->metrics, conf->model_name, conf->version);

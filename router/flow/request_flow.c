@@ -143,6 +143,9 @@ void sl_flow_fail(struct sl_flow *f, struct sl_request *r, enum sl_err err, cons
 {
     cancel_legs(f, r, why);
     snprintf(r->record->error, sizeof r->record->error, "%s: %s", sl_err_name(err), why);
+    if (sl_err_class(err) != SL_CLASS_LATER && err != SL_ECANCELED) /* a storm of refusals is no news each */
+        sl_cluster_event(f->events_log, "warning", "request", r->req->id, "failed after %u tokens, %s: %s",
+                         r->n_received, sl_err_name(err), why);
     SL_INFO("request failed req=%s code=%s tokens=%u why=\"%s\"", r->req->id, sl_err_name(err), r->n_received,
             why);
     struct sl_gen_event ev = {.kind = SL_GEN_ERROR,
@@ -505,6 +508,8 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
         r->n_faults += sl_err_class(r->before) != SL_CLASS_LATER;
         sl_request_exclude(r, leg->node, leg->boot_id);
         snprintf(r->because, sizeof r->because, "%.64s: %.80s", leg->node, out.because);
+        sl_cluster_event(f->events_log, "info", "request", r->req->id, "placed again after %u tokens, %s",
+                         r->n_received, r->because);
         SL_INFO("placed again req=%s attempt=%u tokens=%u why=\"%s: %s\"", r->req->id, r->attempt + 1,
                 r->n_received, leg->node, out.because);
         cancel_legs(f, r, "placed again");

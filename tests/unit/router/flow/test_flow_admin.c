@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/thread.h"
@@ -55,6 +56,8 @@ static void admin_wrong_questions_are_refused_in_words(void **s)
     expect_code(&r, "explain", "last", SL_ENOTFOUND);
     expect_code(&r, "cancel", "nobody", SL_ENOTFOUND);
     expect_code(&r, "requests", "many", SL_EINVAL);
+    expect_code(&r, "requests", "-1", SL_EINVAL);
+    expect_code(&r, "events", "many", SL_EINVAL);
     expect_code(&r, "status", NULL, SL_ENOTREADY);
     expect_code(&r, "nodes", NULL, SL_OK);
     expect_code(&r, "links", NULL, SL_OK);
@@ -280,6 +283,83 @@ static void nodes_that_do_not_fit_are_refused_naming_both_values(void **s)
     rig_close(&r);
 }
 
+/* The row of a table that has this text in a column; -1 when none has. */
+static int row_with(const Sluice__AdminTable *t, const char *column, const char *text)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (strstr(cell(t, i, column), text))
+            return (int)i;
+    return -1;
+}
+
+static void expect_problem(struct rig *r, const char *level, const char *problem, const char *todo)
+{
+    Sluice__AdminReply *reply = rig_admin(r, "status", NULL);
+    const Sluice__AdminTable *t = table(reply, "problems");
+    int at = row_with(t, "problem", problem);
+    if (at < 0)
+        fail_msg("no problem '%s'", problem);
+    assert_string_equal(cell(t, (size_t)at, "level"), level);
+    assert_non_null(strstr(cell(t, (size_t)at, "do"), todo));
+    sluice__admin_reply__free_unpacked(reply, NULL);
+}
+
+static void status_says_what_is_wrong_and_what_to_do(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    expect_problem(&r, "error", "No node has registered", "register_url");
+    struct rig_node *d = rig_node(&r, "d0", false);
+    d->no_prefill = true;
+    assert_true(rig_join(d));
+    expect_problem(&r, "warning", "mode is pd and no node", "mode colocated");
+    struct rig_node *odd = rig_node(&r, "p1", true);
+    odd->digest = 0xab;
+    assert_false(rig_join(odd));
+    expect_problem(&r, "warning", "A node p1 asks to join and is refused", "config");
+    d->draining = true;
+    rig_heartbeat(d);
+    expect_problem(&r, "note", "Node d0 drains", "node undrain d0");
+    d->draining = false;
+    d->free_pages = 1;
+    rig_heartbeat(d);
+    expect_problem(&r, "warning", "KV memory is nearly full: 1 of", "kv_memory");
+    Sluice__AdminReply *reply = rig_admin(&r, "status", NULL);
+    assert_int_equal(reply->code, SL_OK);
+    assert_non_null(strstr(reply->text, "3 warnings"));
+    assert_int_equal(table(reply, "problems")->n_rows, 3);
+    sluice__admin_reply__free_unpacked(reply, NULL);
+    rig_close(&r);
+}
+
+static void events_tell_what_happened_and_each_refusal_once(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    assert_true(rig_join(rig_node(&r, "d0", false)));
+    struct rig_node *odd[] = {rig_node(&r, "p1", true), rig_node(&r, "p2", true)};
+    for (int i = 0; i < 6; i++) {
+        odd[i % 2]->digest = 0xab;
+        assert_false(rig_join(odd[i % 2]));
+    }
+    expect_code(&r, "mode", "colocated", SL_OK);
+    Sluice__AdminReply *reply = rig_admin(&r, "events", "100");
+    const Sluice__AdminTable *t = table(reply, "events");
+    assert_true(row_with(t, "text", "joined, boot") >= 0);
+    assert_true(row_with(t, "text", "ready: requests can be served") >= 0);
+    assert_true(row_with(t, "text", "mode colocated instead of pd") >= 0);
+    int refused = 0;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        refused += strstr(cell(t, i, "text"), "refused") != NULL;
+        assert_int_equal(strtoul(cell(t, i, "seq"), NULL, 10), i + 1);
+    }
+    assert_int_equal(refused, 2);
+    sluice__admin_reply__free_unpacked(reply, NULL);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +371,8 @@ int main(void)
         cmocka_unit_test(drain_reported_by_the_node_counts_too),
         cmocka_unit_test(close_while_a_drain_waits_answers_it),
         cmocka_unit_test(nodes_that_do_not_fit_are_refused_naming_both_values),
+        cmocka_unit_test(status_says_what_is_wrong_and_what_to_do),
+        cmocka_unit_test(events_tell_what_happened_and_each_refusal_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
