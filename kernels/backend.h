@@ -12,6 +12,7 @@
 #define SLUICE_KERNELS_BACKEND_H
 
 #include "common/base/err.h"
+#include "kernels/sample.h"
 #include "kernels/tensor.h"
 
 #ifdef __cplusplus
@@ -151,6 +152,11 @@ struct sl_backend_ops {
      * leave rows out: those are not computed, and their rows of out stay. */
     void (*attention)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                       const struct sl_batch *b, const float *qkv, float *out);
+    /* (optional) Samples rows 0 .. n_rows - 1, at most SL_PICK_MAX_ROWS, of logits [n_rows, n_vocab] where they
+     * are; they stay as they are. n_vocab is at most SL_PICK_MAX_VOCAB. picks and what they point to are free at
+     * return; out [n_rows] (host) is there after sync. */
+    void (*sample)(struct sl_dev *d, const float *logits, uint32_t n_vocab, const struct sl_pick *picks,
+                   uint32_t n_rows, struct sl_picked *out);
     void (*sync)(struct sl_dev *d);
 
     /* (optional) Calls fn once for each item 0 .. n_items - 1, at most 2^23, on the device's host threads,

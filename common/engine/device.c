@@ -233,8 +233,8 @@ static void run(struct sl_device *d, struct sl_step *st)
     sl_model_forward(d->model, d->kv, &st->batch, NULL, &d->progress);
     for (uint32_t first = 0; first < st->batch.n_out; first += d->logit_rows) {
         uint32_t left = st->batch.n_out - first, n = left < d->logit_rows ? left : d->logit_rows;
-        sl_model_logits(d->model, &st->batch, first, n, d->logits);
-        sl_sample_rows(d->samplers, d->logits, st->samples + first, n, st->sampled + first);
+        sl_sample_pass(d->samplers, d->model, &st->batch, first, d->logits, st->samples + first, n,
+                       st->sampled + first);
     }
     sl_alloc_guard_off();
     if (d->pace.n_points)

@@ -86,8 +86,9 @@ static double run_once(struct probe *p, const struct shape *s)
                          .runs = p->runs,
                          .out_rows = p->out_rows};
     uint64_t start = sl_now_ns();
-    sl_model_forward(t->model, t->kv, &b, t->logits, t->progress);
-    sl_sample_rows(t->samplers, t->logits, p->samples, s->n_out, p->sampled);
+    sl_model_forward(t->model, t->kv, &b, NULL, t->progress);
+    if (s->n_out > 0)
+        sl_sample_pass(t->samplers, t->model, &b, 0, t->logits, p->samples, s->n_out, p->sampled);
     double ms = (double)(sl_now_ns() - start) / 1e6;
     p->spent_ms += ms;
     return ms;

@@ -161,21 +161,34 @@ static void layer_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, 
     rows_forward(m, layer, 0, b->n_rows, x);
 }
 
+/* Queues the head for out_rows [first, first + n). */
+static void head_forward(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *y)
+{
+    struct sl_linear head = {.w = m->weights.head,
+                             .prologue = SL_PRO_RMSNORM,
+                             .norm_w = m->weights.out_norm.p,
+                             .norm_eps = m->conf.rms_eps,
+                             .x = m->x.p,
+                             .x_rows = b->out_rows + first,
+                             .y = y,
+                             .n_rows = n};
+    SL_ASSERT(first + n <= b->n_out);
+    m->ops->linear(m->dev, &head);
+}
+
+float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n)
+{
+    SL_ASSERT(n <= SL_HEAD_ROWS);
+    head_forward(m, b, first, n, m->logits.p);
+    return m->logits.p;
+}
+
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits)
 {
     size_t n_vocab = m->conf.n_vocab;
-    SL_ASSERT(first + n <= b->n_out);
     for (uint32_t end = first + n; first < end; first += SL_HEAD_ROWS, logits += SL_HEAD_ROWS * n_vocab) {
         n = end - first < SL_HEAD_ROWS ? end - first : SL_HEAD_ROWS;
-        struct sl_linear head = {.w = m->weights.head,
-                                 .prologue = SL_PRO_RMSNORM,
-                                 .norm_w = m->weights.out_norm.p,
-                                 .norm_eps = m->conf.rms_eps,
-                                 .x = m->x.p,
-                                 .x_rows = b->out_rows + first,
-                                 .y = m->logits.p ? m->logits.p : logits,
-                                 .n_rows = n};
-        m->ops->linear(m->dev, &head);
+        head_forward(m, b, first, n, m->logits.p ? m->logits.p : logits);
         if (m->logits.p)
             m->ops->download(m->dev, logits, m->logits.p, n * n_vocab * sizeof *logits);
     }

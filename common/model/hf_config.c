@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/model/exact_math.h"
+#include "common/base/exact_math.h"
 
 #define TAU 6.28318530717958647692
 

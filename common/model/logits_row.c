@@ -10,10 +10,9 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "common/model/exact_math.h"
+#include "common/base/exact_math.h"
 
 #define INLINE           static inline __attribute__((always_inline))
-#define FLOAT_SUM        1024u /* entries summed in float lanes: loses nothing that matters */
 #define LAST_BIN         (SL_ROW_BINS - 1)
 #define MEMBERS_PER_LOOK 64u
 
@@ -76,7 +75,7 @@ INLINE double sum_exp(const float *x, uint32_t n, float max)
     double total = 0;
     for (uint32_t i = 0; i < n;) {
         float lane[SL_ROW_LANES] = {0};
-        uint32_t end = n - i > FLOAT_SUM ? i + FLOAT_SUM : n;
+        uint32_t end = n - i > SL_ROW_FLOAT_SUM ? i + SL_ROW_FLOAT_SUM : n;
         for (; i + SL_ROW_LANES <= end; i += SL_ROW_LANES)
             for (uint32_t j = 0; j < SL_ROW_LANES; j++)
                 lane[j] += sl_exact_exp(x[i + j] - max);

@@ -6,12 +6,10 @@
 #define SLUICE_COMMON_MODEL_LOGITS_ROW_H
 
 #include <stdint.h>
+#include "kernels/sample.h" /* SL_ROW_BINS, SL_BINS_PER_NAT, SL_ROW_LANES */
 
-#define SL_ROW_BLOCK    64u /* entries whose largest is kept: searches look at blocks first */
-#define SL_ROW_LANES    16u /* independent float sums of sum_exp */
-#define SL_BINS_PER_NAT 64
-#define SL_ROW_BINS     4096u /* 64 nats; the last bin takes all that is below, 1e-28 of the weight each */
-#define SL_ROW_NO_BIN   SL_ROW_BINS /* banned, or not a number */
+#define SL_ROW_BLOCK  64u         /* entries whose largest is kept: searches look at blocks first */
+#define SL_ROW_NO_BIN SL_ROW_BINS /* banned, or not a number */
 
 static inline uint32_t sl_row_blocks(uint32_t n)
 {

@@ -12,6 +12,10 @@
  * is little beside computing. */
 #define SL_MODEL_SLICE_ROWS 512u
 
+/* Rows of logits on the device at a time: bounds the buffer (12 MB with 49152 tokens), wide enough for the
+ * head's matrix. */
+#define SL_HEAD_ROWS 64u
+
 struct sl_model; /* opaque */
 
 struct sl_model_open {
@@ -64,5 +68,8 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
                       atomic_uint_fast64_t *progress);
 /* Of the batch of the last pass: logits of out_rows [first, first + n) to logits [n, n_vocab]. */
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits);
+/* The same for devices with memory of their own, where they stay until the next call: at most SL_HEAD_ROWS, not
+ * waited for. */
+float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n);
 
 #endif

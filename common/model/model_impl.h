@@ -5,10 +5,6 @@
 #include "common/model/model.h"
 #include "common/model/weights.h"
 
-/* Rows of logits on the device at a time: bounds the buffer (12 MB with 49152 tokens), wide enough for the
- * head's matrix. */
-#define SL_HEAD_ROWS 64u
-
 struct sl_model {
     struct sl_model_conf conf;
     const struct sl_backend_ops *ops;

@@ -15,7 +15,7 @@
 #include "common/base/digest.h"
 #include "common/base/mem.h"
 #include "common/base/philox.h"
-#include "common/model/exact_math.h"
+#include "common/base/exact_math.h"
 #include "common/model/logits_row.h"
 #include <math.h>
 #include <string.h>
@@ -107,26 +107,28 @@ static void keep_allowed(float *logits, uint32_t n_vocab, const uint64_t *allowe
             logits[i] = -INFINITY;
 }
 
-static void bias_apply(float *logits, uint32_t n_vocab, const struct sl_sampling *p)
+/* Where the changes of a request to its logits go, in the order in which they are done. */
+typedef void edit_fn(void *arg, uint32_t token, enum sl_edit_kind kind, float value);
+
+static void bias_edits(const struct sl_sampling *p, uint32_t n_vocab, edit_fn *fn, void *arg)
 {
     for (uint32_t i = 0; i < p->n_bias; i++) {
         int32_t t = p->bias[i].token;
         if (t >= 0 && (uint32_t)t < n_vocab)
-            logits[t] += p->bias[i].bias;
+            fn(arg, (uint32_t)t, SL_EDIT_ADD, p->bias[i].bias);
     }
 }
 
-static void penalties_apply(struct sl_sampler *s, float *logits, const struct sl_sampling *p,
-                            const int32_t *history, uint32_t n_history, uint32_t n_prompt)
+static void penalty_edits(struct sl_sampler *s, const struct sl_sampling *p, const int32_t *history,
+                          uint32_t n_history, uint32_t n_prompt, edit_fn *fn, void *arg)
 {
     bool repetition = p->repetition_penalty != 1;
     bool output_only = p->presence_penalty != 0 || p->frequency_penalty != 0;
     if (repetition) {
         for (uint32_t i = 0; i < n_history; i++) {
             uint32_t t = (uint32_t)history[i];
-            if (t >= s->n_vocab || s->counts[t]++ != 0)
-                continue;
-            logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
+            if (t < s->n_vocab && s->counts[t]++ == 0)
+                fn(arg, t, SL_EDIT_REPEAT, p->repetition_penalty);
         }
         for (uint32_t i = 0; i < n_history; i++) {
             if ((uint32_t)history[i] < s->n_vocab)
@@ -143,18 +145,43 @@ static void penalties_apply(struct sl_sampler *s, float *logits, const struct sl
         uint32_t t = (uint32_t)history[i];
         if (t >= s->n_vocab || s->counts[t] == 0)
             continue;
-        logits[t] -= p->presence_penalty + p->frequency_penalty * (float)s->counts[t];
+        fn(arg, t, SL_EDIT_ADD, -(p->presence_penalty + p->frequency_penalty * (float)s->counts[t]));
         s->counts[t] = 0;
     }
 }
 
-static void stops_ban(float *logits, uint32_t n_vocab, const struct sl_sampling *p, uint32_t n_output)
+static void stop_edits(const struct sl_sampling *p, uint32_t n_vocab, uint32_t n_output, edit_fn *fn,
+                       void *arg)
 {
     if (p->ignore_eos || n_output >= p->min_tokens)
         return;
     for (uint32_t i = 0; i < p->n_stop_ids; i++) {
         if (p->stop_ids[i] >= 0 && (uint32_t)p->stop_ids[i] < n_vocab)
-            logits[p->stop_ids[i]] = -INFINITY;
+            fn(arg, (uint32_t)p->stop_ids[i], SL_EDIT_BAN, 0);
+    }
+}
+
+static void all_edits(struct sl_sampler *s, const struct sl_sampling *p, const int32_t *history,
+                      uint32_t n_history, uint32_t n_prompt, edit_fn *fn, void *arg)
+{
+    bias_edits(p, s->n_vocab, fn, arg);
+    penalty_edits(s, p, history, n_history, n_prompt, fn, arg);
+    stop_edits(p, s->n_vocab, n_history - n_prompt, fn, arg);
+}
+
+static void edit_apply(void *arg, uint32_t token, enum sl_edit_kind kind, float value)
+{
+    float *x = (float *)arg + token;
+    switch (kind) {
+    case SL_EDIT_ADD:
+        *x += value;
+        return;
+    case SL_EDIT_REPEAT:
+        *x = *x > 0 ? *x / value : *x * value;
+        return;
+    case SL_EDIT_BAN:
+        *x = -INFINITY;
+        return;
     }
 }
 
@@ -296,9 +323,8 @@ static void top_p_cut(struct sl_sampler *s, const float *logits, struct cut *c, 
 
 /* Keeps what is at least min_p times as likely as the best. */
 static void min_p_cut(struct sl_sampler *s, const float *logits, struct cut *c, float max,
-                      float inv_temperature, float min_p)
+                      float inv_temperature, float lowest)
 {
-    float lowest = min_p >= 1 ? 0.0f : (float)sl_exact_log((double)min_p);
     float depth = lowest * -(float)SL_BINS_PER_NAT;
     if (depth >= (float)(SL_ROW_BINS - 1))
         return;
@@ -335,11 +361,24 @@ static int32_t draw(struct sl_sampler *s, const float *logits, const struct cut 
     return (int32_t)member(s, i);
 }
 
+static bool is_greedy(const struct sl_sampling *p)
+{
+    return p->temperature < GREEDY_BELOW || p->top_k == 1;
+}
+
+/* The smallest x = log(weight) that min_p keeps; -inf: it is off. */
+static float lowest_x(float min_p)
+{
+    if (!(min_p > 0))
+        return -INFINITY;
+    return min_p >= 1 ? 0.0f : (float)sl_exact_log((double)min_p);
+}
+
 /* max: of the row, from row_max(). */
 static int32_t choose(struct sl_sampler *s, const float *logits, float max, const struct sl_sampling *p,
                       uint32_t position)
 {
-    if (p->temperature < GREEDY_BELOW || p->top_k == 1 || !(max > -INFINITY && max < INFINITY))
+    if (is_greedy(p) || !(max > -INFINITY && max < INFINITY))
         return row_find(s, logits, max);
     float inv_temperature = 1 / p->temperature;
     bins_fill(s, logits, max, inv_temperature);
@@ -351,7 +390,7 @@ static int32_t choose(struct sl_sampler *s, const float *logits, float max, cons
     if (p->top_p < 1)
         top_p_cut(s, logits, &c, p->top_p);
     if (p->min_p > 0)
-        min_p_cut(s, logits, &c, max, inv_temperature, p->min_p);
+        min_p_cut(s, logits, &c, max, inv_temperature, lowest_x(p->min_p));
     return draw(s, logits, &c, sl_philox_uniform(p->seed, p->choice, position));
 }
 
@@ -408,10 +447,63 @@ void sl_sample(struct sl_sampler *s, float *logits, const struct sl_sampling *p,
         top_find(s, logits, n_top, lse, out);
     }
     keep_allowed(logits, n, p->allowed);
-    bias_apply(logits, n, p);
-    penalties_apply(s, logits, p, history, n_history, n_prompt);
-    stops_ban(logits, n, p, n_history - n_prompt);
+    all_edits(s, p, history, n_history, n_prompt, edit_apply, logits);
     out->token = choose(s, logits, row_max(s, logits), p, n_history);
     if (want_logprobs)
         out->logprob = logprob_of(s->raw[out->token], lse);
+}
+
+/* ---- for a device that samples itself ---- */
+
+struct edit_list {
+    struct sl_logit_edit *edits;
+    uint32_t n, max; /* n goes on counting beyond max */
+};
+
+static void edit_list_add(void *arg, uint32_t token, enum sl_edit_kind kind, float value)
+{
+    struct edit_list *l = arg;
+    if (l->n++ < l->max)
+        l->edits[l->n - 1] = (struct sl_logit_edit){token, kind, value};
+}
+
+bool sl_sampler_pick(struct sl_sampler *s, const struct sl_sampling *p, const int32_t *history,
+                     uint32_t n_history, uint32_t n_prompt, bool want_digest, struct sl_logit_edit *edits,
+                     uint32_t max_edits, struct sl_pick *out)
+{
+    struct edit_list list = {.edits = edits, .max = max_edits};
+    all_edits(s, p, history, n_history, n_prompt, edit_list_add, &list);
+    *out = (struct sl_pick){
+        .allowed = p->allowed,
+        .edits = edits,
+        .n_edits = list.n,
+        .inv_temperature = is_greedy(p) ? 0 : 1 / p->temperature,
+        .top_k = p->top_k < s->n_vocab ? p->top_k : 0,
+        .top_p = p->top_p,
+        .lowest_x = lowest_x(p->min_p),
+        .uniform = sl_philox_uniform(p->seed, p->choice, n_history),
+        .want_sum = p->n_logprobs >= 0,
+        .want_digest = want_digest,
+    };
+    if (p->n_logprobs > 0)
+        out->n_top = p->n_logprobs < SL_MAX_LOGPROBS ? (uint32_t)p->n_logprobs : SL_MAX_LOGPROBS;
+    return list.n <= max_edits && s->n_vocab <= SL_PICK_MAX_VOCAB;
+}
+
+void sl_sampled_from_pick(const struct sl_pick *pick, const struct sl_picked *got, struct sl_sampled *out)
+{
+    *out = (struct sl_sampled){.token = got->token};
+    if (pick->want_digest)
+        out->logits_digest = got->digest;
+    if (!pick->want_sum)
+        return;
+    double lse = 0;
+    if (got->max > -INFINITY && got->max < INFINITY)
+        lse = (double)got->max + sl_exact_log(got->sum_exp);
+    out->logprob = logprob_of(got->logit, lse);
+    out->n_top = got->n_top;
+    for (uint32_t i = 0; i < got->n_top; i++) {
+        out->top_token[i] = got->top_token[i];
+        out->top_logprob[i] = logprob_of(got->top_logit[i], lse);
+    }
 }

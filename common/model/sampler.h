@@ -9,11 +9,12 @@
 #define SLUICE_COMMON_MODEL_SAMPLER_H
 
 #include "common/base/err.h"
+#include "kernels/sample.h"
 #include <stdint.h>
 
-#define SL_MAX_LOGPROBS   20   /* top_logprobs, OpenAI's and vLLM's limit */
-#define SL_MAX_LOGIT_BIAS 1024 /* entries per request */
-#define SL_MAX_STOP_IDS   16   /* stop_token_ids plus the model's end tokens */
+#define SL_MAX_LOGPROBS   SL_PICK_MAX_TOP /* 20: top_logprobs, OpenAI's and vLLM's limit */
+#define SL_MAX_LOGIT_BIAS 1024            /* entries per request */
+#define SL_MAX_STOP_IDS   16              /* stop_token_ids plus the model's end tokens */
 
 struct sl_logit_bias {
     int32_t token;
@@ -59,5 +60,13 @@ void sl_sampler_free(struct sl_sampler *s);
  * token's position is n_history. */
 void sl_sample(struct sl_sampler *s, float *logits, const struct sl_sampling *p, const int32_t *history,
                uint32_t n_history, uint32_t n_prompt, bool want_digest, struct sl_sampled *out);
+
+/* The same for a device that samples itself (kernels/backend.h, sample): what it must know of the row. edits
+ * [max_edits] is the caller's, *out points to it and to p->allowed. False: this row is the host's. */
+bool sl_sampler_pick(struct sl_sampler *s, const struct sl_sampling *p, const int32_t *history,
+                     uint32_t n_history, uint32_t n_prompt, bool want_digest, struct sl_logit_edit *edits,
+                     uint32_t max_edits, struct sl_pick *out);
+/* What the device gave, as sl_sample() gives it. */
+void sl_sampled_from_pick(const struct sl_pick *pick, const struct sl_picked *got, struct sl_sampled *out);
 
 #endif

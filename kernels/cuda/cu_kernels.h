@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cu_runtime.h"
+#include "kernels/sample.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -151,6 +152,35 @@ struct cu_merge_args {
     float *out;
 };
 void cu_attention_merge(struct cu_stream *s, uint32_t n, const struct cu_merge_args *a);
+
+/* ---- cu_digest.cu ---- */
+
+/* Bytes with one digest: strips of parts, each digested with the last one's digest as its seed. */
+struct cu_digest_item {
+    const void *p;
+    uint64_t seed;
+    uint64_t part_bytes[2], part_stride[2]; /* stride: to the next part */
+    uint32_t n_strips, n_parts;
+    uint64_t *out; /* device */
+};
+struct cu_digest_args {
+    const struct cu_digest_item *items; /* [n] */
+};
+void cu_digest(struct cu_stream *s, uint32_t n, const struct cu_digest_args *a);
+
+/* ---- cu_sample.cu: a block per row ---- */
+
+struct cu_sample_row {
+    struct sl_pick pick; /* its pointers are the device's */
+    float *edited;       /* [n_vocab] room for the row with its edits; NULL = there are none */
+    const float *raw;    /* [n_vocab] */
+};
+struct cu_sample_args {
+    const struct cu_sample_row *rows; /* [n_rows] */
+    struct sl_picked *out;            /* [n_rows]; all but the digest */
+    uint32_t n_vocab;                 /* at most SL_PICK_MAX_VOCAB */
+};
+void cu_sample(struct cu_stream *s, uint32_t n_rows, const struct cu_sample_args *a);
 
 #ifdef __cplusplus
 }

@@ -9,11 +9,17 @@
  *                              bounded so that `blocks` of them fit a multiprocessor
  *   CU_FN                      in front of a device function: static and inlined
  *   CU_UNROLL                  in front of a loop of constant length
+ *   CU_CONST                   in front of a table of constants of the file: static and const
  *   threadIdx.x, blockIdx.x/y, gridDim.x/y
  *   CU_SHARED(type)            type *: the block's shared memory, as large as the launch said
  *   cu_sync_block()            barrier of the block
  *   cu_sync_warp()             barrier of the warp's 32 lanes
  *   cu_shfl_xor(x, mask)       float of the lane whose number is this one's ^ mask
+ *   cu_shfl_xor64(x, mask)     the same of a uint64_t
+ *   cu_atomic_add32(p, x), cu_atomic_add_double(p, x), cu_atomic_min64(p, x)
+ *                              of shared memory; the first gives what was there
+ *   cu_mul_high64(x, y)        the upper half of a product of two uint64_t
+ *   cu_float_bits(x), cu_bits_float(u)
  *   cu_cp_async16(dst, src, valid)
  *                              starts a copy of 16 bytes from global to shared memory; zeros where !valid
  *   cu_cp_async_commit()       makes one group of the copies this thread started since the last commit
@@ -56,6 +62,16 @@ CU_FN float cu_warp_max(float x)
     for (int mask = 16; mask > 0; mask /= 2) {
         float y = cu_shfl_xor(x, mask);
         x = x > y ? x : y;
+    }
+    return x;
+}
+
+CU_FN uint64_t cu_warp_min64(uint64_t x)
+{
+    CU_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+        uint64_t y = cu_shfl_xor64(x, mask);
+        x = x < y ? x : y;
     }
     return x;
 }

@@ -9,6 +9,7 @@
 
 #define CU_FN     static __device__ __forceinline__
 #define CU_UNROLL _Pragma("unroll")
+#define CU_CONST  static __device__ const
 
 #define CU_KERNEL(name, type, threads, blocks)                                                               \
     static __device__ __forceinline__ void name##_body(const type *a);                                       \
@@ -34,6 +35,41 @@ CU_FN void cu_sync_warp(void)
 CU_FN float cu_shfl_xor(float x, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+
+CU_FN uint64_t cu_shfl_xor64(uint64_t x, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, (unsigned long long)x, mask);
+}
+
+CU_FN uint32_t cu_atomic_add32(uint32_t *p, uint32_t x)
+{
+    return atomicAdd(p, x);
+}
+
+CU_FN void cu_atomic_add_double(double *p, double x)
+{
+    atomicAdd(p, x);
+}
+
+CU_FN void cu_atomic_min64(uint64_t *p, uint64_t x)
+{
+    atomicMin((unsigned long long *)p, (unsigned long long)x);
+}
+
+CU_FN uint64_t cu_mul_high64(uint64_t x, uint64_t y)
+{
+    return __umul64hi(x, y);
+}
+
+CU_FN uint32_t cu_float_bits(float x)
+{
+    return __float_as_uint(x);
+}
+
+CU_FN float cu_bits_float(uint32_t u)
+{
+    return __uint_as_float(u);
 }
 
 CU_FN uint32_t cu_shared_address(const void *p)

@@ -25,8 +25,8 @@ static enum sl_err open_plain(const struct sl_dev_conf *conf, struct sl_dev **ou
     .weight_bytes = sl_cuda_weight_bytes, .kv_open = sl_cuda_kv_open, .kv_close = sl_cuda_kv_close,          \
     .kv_host_base = sl_cuda_kv_host_base, .kv_read = sl_cuda_kv_read, .kv_write = sl_cuda_kv_write,          \
     .embed = sl_cuda_embed, .linear = sl_cuda_linear, .norm_add = sl_cuda_norm_add,                          \
-    .rope_kv = sl_cuda_rope_kv, .attention = sl_cuda_attention, .sync = sl_cuda_sync,                        \
-    .parallel = sl_cuda_parallel
+    .rope_kv = sl_cuda_rope_kv, .attention = sl_cuda_attention, .sample = sl_cuda_sample,                    \
+    .sync = sl_cuda_sync, .parallel = sl_cuda_parallel
 
 const struct sl_backend_ops sl_backend_cuda = {SHARED_OPS, .name = "cuda", .open = open_fast, .inexact = 1};
 const struct sl_backend_ops sl_backend_cuda_plain = {SHARED_OPS, .name = "cuda-plain", .open = open_plain};

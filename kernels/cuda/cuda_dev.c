@@ -48,6 +48,11 @@ static void ring_send(struct sl_dev *d, struct cuda_ring *r, size_t bytes)
     r->used += (bytes + RING_ALIGN - 1) & ~(RING_ALIGN - 1);
 }
 
+void sl_cuda_send_room(struct sl_dev *d, size_t bytes, size_t n_parts)
+{
+    ring_room(d, &d->lists, bytes + n_parts * RING_ALIGN);
+}
+
 void sl_cuda_send_parts(struct sl_dev *d, struct cuda_part *parts, size_t n)
 {
     size_t all = 0;
@@ -55,8 +60,10 @@ void sl_cuda_send_parts(struct sl_dev *d, struct cuda_part *parts, size_t n)
         all += parts[i].bytes + RING_ALIGN;
     ring_room(d, &d->lists, all);
     for (size_t i = 0; i < n; i++) {
-        memcpy(d->lists.host + d->lists.used, parts[i].src, parts[i].bytes);
         parts[i].sent = d->lists.device + d->lists.used;
+        if (parts[i].bytes == 0)
+            continue;
+        memcpy(d->lists.host + d->lists.used, parts[i].src, parts[i].bytes);
         ring_send(d, &d->lists, parts[i].bytes);
     }
 }
@@ -145,6 +152,7 @@ void sl_cuda_close(struct sl_dev *d)
         ring_close(d, &d->lists);
         cu_blaslt_close(d->blaslt);
         sl_cuda_tiles_close(d);
+        sl_cuda_sampling_close(d);
         cu_free(d->stream, d->acts);
         for (uint32_t i = 0; i < CUDA_ROPE_BASES; i++)
             cu_free(d->stream, d->rope[i].frequency);

@@ -46,6 +46,12 @@ struct cuda_tiles {
     const uint32_t *block_items;
 };
 
+struct cuda_sampling {
+    float *edited;            /* [SL_PICK_MAX_ROWS, n_vocab] device */
+    struct sl_picked *picked; /* [SL_PICK_MAX_ROWS] device */
+    uint32_t n_vocab;         /* that there is room for */
+};
+
 struct sl_dev {
     struct cu_stream *stream;
     struct sl_cpu_pool *pool; /* for packing and sampling */
@@ -59,6 +65,7 @@ struct sl_dev {
     uint64_t n_batches;
     struct cu_blaslt *blaslt; /* NULL = the plain product */
     struct cuda_tiles tiles;
+    struct cuda_sampling sampling;
     struct cuda_rope_base rope[CUDA_ROPE_BASES];
     uint32_t rope_next;
 };
@@ -94,6 +101,8 @@ struct cuda_part {
     const void *sent; /* out: where it is on the device */
 };
 void sl_cuda_send_parts(struct sl_dev *d, struct cuda_part *parts, size_t n);
+/* In front of an op that sends more than once: n_parts parts of `bytes` in all. */
+void sl_cuda_send_room(struct sl_dev *d, size_t bytes, size_t n_parts);
 /* The batch on the device; what is the same as the last one is not sent again. */
 struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b);
 
@@ -114,6 +123,11 @@ enum sl_err sl_cuda_tiles_open(struct sl_dev *d);
 void sl_cuda_tiles_close(struct sl_dev *d);
 void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                        const struct sl_batch *b, const float *qkv, float *out);
+
+/* cuda_sample.c */
+void sl_cuda_sampling_close(struct sl_dev *d);
+void sl_cuda_sample(struct sl_dev *d, const float *logits, uint32_t n_vocab, const struct sl_pick *picks,
+                    uint32_t n_rows, struct sl_picked *out);
 
 /* cuda_ops.c */
 struct cu_pages sl_cuda_pages(const struct sl_kv *kv, uint32_t layer);

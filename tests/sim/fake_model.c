@@ -286,6 +286,12 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
         sl_model_logits(m, b, 0, b->n_out, logits);
 }
 
+float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n)
+{
+    (void)m, (void)b, (void)first, (void)n;
+    return NULL; /* of devices that sample; this one does not */
+}
+
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits)
 {
     SL_ASSERT(first + n <= b->n_out);

@@ -34,7 +34,7 @@ struct copy {
 struct operand {
     const void *in;
     void *out;
-    uint32_t word[2]; /* mask of a shuffle; b of an mma */
+    uint32_t word[2]; /* mask and bytes of a shuffle; b of an mma */
 };
 
 struct thread {
@@ -177,7 +177,7 @@ static void do_shuffle(struct thread *lanes)
 {
     for (unsigned l = 0; l < LANES; l++) {
         const struct operand *o = &lanes[l].operand;
-        memcpy(o->out, lanes[(l ^ o->word[0]) % LANES].operand.in, sizeof(float));
+        memcpy(o->out, lanes[(l ^ o->word[0]) % LANES].operand.in, o->word[1]);
     }
 }
 
@@ -277,7 +277,14 @@ void cu_sync_warp(void)
 float cu_shfl_xor(float x, int mask)
 {
     float out;
-    warp_collective(OP_SHFL, (struct operand){.in = &x, .out = &out, .word = {(uint32_t)mask}});
+    warp_collective(OP_SHFL, (struct operand){.in = &x, .out = &out, .word = {(uint32_t)mask, sizeof x}});
+    return out;
+}
+
+uint64_t cu_shfl_xor64(uint64_t x, int mask)
+{
+    uint64_t out;
+    warp_collective(OP_SHFL, (struct operand){.in = &x, .out = &out, .word = {(uint32_t)mask, sizeof x}});
     return out;
 }
 

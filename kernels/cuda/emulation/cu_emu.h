@@ -14,10 +14,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "kernels/cpu/half.h"
 
 #define CU_FN SL_CU_EMU_UNUSED static inline
 #define CU_UNROLL
+#define CU_CONST         static const
 #define SL_CU_EMU_UNUSED __attribute__((unused))
 
 #define CU_KERNEL(name, type, threads, blocks)                                                               \
@@ -43,12 +45,51 @@ void *cu_emu_shared(size_t bytes);
 void cu_sync_block(void);
 void cu_sync_warp(void);
 float cu_shfl_xor(float x, int mask);
+uint64_t cu_shfl_xor64(uint64_t x, int mask);
 void cu_cp_async16(void *dst, const void *src, bool valid);
 void cu_cp_async_commit(void);
 void cu_cp_async_wait(unsigned n);
 void cu_ldmatrix_x4(uint32_t r[4], const void *row);
 void cu_ldmatrix_x4_trans(uint32_t r[4], const void *row);
 void cu_mma_bf16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
+
+/* A fiber is never interrupted. */
+CU_FN uint32_t cu_atomic_add32(uint32_t *p, uint32_t x)
+{
+    uint32_t was = *p;
+    *p = was + x;
+    return was;
+}
+
+CU_FN void cu_atomic_add_double(double *p, double x)
+{
+    *p += x;
+}
+
+CU_FN void cu_atomic_min64(uint64_t *p, uint64_t x)
+{
+    *p = x < *p ? x : *p;
+}
+
+CU_FN uint64_t cu_mul_high64(uint64_t x, uint64_t y)
+{
+    __extension__ typedef unsigned __int128 wide;
+    return (uint64_t)((wide)x * y >> 64);
+}
+
+CU_FN uint32_t cu_float_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+CU_FN float cu_bits_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
 
 CU_FN uint16_t cu_bf16_of(float x)
 {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/philox.h"
-#include "common/model/exact_math.h"
+#include "common/base/exact_math.h"
 #include "common/model/logits_row.h"
 
 #define N_MAX 5000

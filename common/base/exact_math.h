@@ -1,10 +1,10 @@
-/* common/model/exact_math.h - exp and log with the same bits on every machine (the C library picks its own by
+/* common/base/exact_math.h - exp and log with the same bits on every machine (the C library picks its own by
  * CPU).
  *
  * Plain IEEE operations in a fixed order, no FMA (the build sets -ffp-contract=off): the compiler may put
  * many elements into one vector register, each element's bits stay the same. */
-#ifndef SLUICE_COMMON_MODEL_EXACT_MATH_H
-#define SLUICE_COMMON_MODEL_EXACT_MATH_H
+#ifndef SLUICE_COMMON_BASE_EXACT_MATH_H
+#define SLUICE_COMMON_BASE_EXACT_MATH_H
 
 #include <stdint.h>
 #include <string.h>
@@ -12,7 +12,11 @@
 /* e^x for x <= 0, relative error below 2e-7; x below -87 counts as -87 (2e-38, the smallest normal numbers).
  * Coefficients: Cephes expf. Inline: the sampler calls it for every entry of a vocabulary and wants it
  * vectorised. */
-static inline float sl_exact_exp(float x)
+#if defined(__CUDACC__)
+__host__ __device__
+#endif
+    static inline float
+    sl_exact_exp(float x)
 {
     float c = x < -87.0f ? -87.0f : x;
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */

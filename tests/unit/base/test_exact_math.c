@@ -5,7 +5,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "common/model/exact_math.h"
+#include "common/base/exact_math.h"
 
 static void exp_over_its_range_is_close(void **state)
 {

@@ -1,7 +1,7 @@
-/* common/model/exact_math.c - log(x) = e log(2) + 2 atanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2)),
+/* common/base/exact_math.c - log(x) = e log(2) + 2 atanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2)),
  * by its series; exp(x) = 2^n exp(r) with |r| <= log(2) / 2, by its series. Scalar and rarely called (once
  * per sampled row, when a model is opened), so that they may be slow. */
-#include "common/model/exact_math.h"
+#include "common/base/exact_math.h"
 
 #include <math.h>
 
