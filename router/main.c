@@ -31,19 +31,21 @@
 #include "common/base/notify.h"
 #include "common/base/program.h"
 #include "common/base/rand.h"
+#include "common/base/secret.h"
 #include "common/text/vocab.h"
+#include "common/wire/wire_sock.h"
 #include "router/api/api.h"
 #include "router/api/key_weights.h"
 
-#define LAST_BYTES_MS  2000u /* for error frames and answers after the flow has ended */
-#define DRAIN_POLL_MS  50
-#define SPARE_FILES    512u   /* nng, the model, logs */
-#define WATCHDOG_LOOKS 4      /* per watchdog period: one answer of the flow thread may come late */
-#define STATUS_MS      10000u /* between two lines for `systemctl status` where there is no watchdog */
-#define CREDENTIAL     "sluice.api-keys" /* systemd.exec(5), LoadCredential */
+#define LAST_BYTES_MS   2000u /* for error frames and answers after the flow has ended */
+#define DRAIN_POLL_MS   50
+#define SPARE_FILES     512u   /* nng, the model, logs */
+#define WATCHDOG_LOOKS  4      /* per watchdog period: one answer of the flow thread may come late */
+#define STATUS_MS       10000u /* between two lines for `systemctl status` where there is no watchdog */
+#define CREDENTIAL_KEYS "sluice.api-keys" /* systemd.exec(5), LoadCredential */
 
 struct options {
-    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file;
+    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *cluster_secret_file;
     struct sl_conf_list served_model_name, cors_origins, slo_classes, key_weights;
     int mode, slo_miss, log_level;
     bool exact;
@@ -74,6 +76,11 @@ static const struct sl_conf_opt table[] = {
     {"event_url", SL_CONF_STRING, AT(event_url), "tcp://127.0.0.1:0", "nodes send tokens here; port 0 = any",
      0, 0, NULL},
     {"admin_url", SL_CONF_STRING, AT(admin_url), "ipc:///run/sluice/router.sock", "sluicectl connects here",
+     0, 0, NULL},
+    {"cluster_secret_file", SL_CONF_STRING, AT(cluster_secret_file), NULL,
+     "secret that all nodes and routers of the cluster prove to each other, in a file that only the daemon "
+     "can "
+     "read; without it the credential sluice.cluster-secret that systemd passes, else none is asked for",
      0, 0, NULL},
     {"mode", SL_CONF_ENUM, AT(mode), "hybrid", "how requests are split at start; sluicectl mode switches it",
      0, 0, mode_words},
@@ -156,21 +163,11 @@ struct router {
     struct sl_flow *flow; /* the api's, which closes it */
     struct sl_api *api;
     struct sl_http_server *http;
+    struct sl_secret secret; /* of o.cluster_secret_file */
+    struct sl_wire_guard guard;
     const char *own_name; /* where no name is configured */
     bool is_public;       /* other machines reach its API */
 };
-
-/* The path of the API keys that systemd passes, or NULL; the caller's. */
-static char *credential(void)
-{
-    const char *folder = getenv("CREDENTIALS_DIRECTORY");
-    char *path = folder ? sl_xasprintf("%s/" CREDENTIAL, folder) : NULL;
-    if (path && access(path, F_OK) != 0) {
-        sl_free(path);
-        path = NULL;
-    }
-    return path;
-}
 
 static json_t *token_text(const struct sl_tokenizer *t, uint32_t id)
 {
@@ -234,6 +231,7 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .register_url = r->o.register_url,
         .event_url = r->o.event_url,
         .admin_url = r->o.admin_url,
+        .guard = &r->guard,
         .mode = r->o.mode + SLUICE__MODE__MODE_PD,
         .max_requests = r->o.max_requests,
         .heartbeat_ms = r->o.heartbeat_ms,
@@ -306,6 +304,10 @@ static enum sl_err prepare(struct router *r, struct sl_why *why)
     enum sl_err err = sl_http_listen_is_public(r->o.listen, &r->is_public, why);
     if (!err && r->o.api_key_file)
         err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
+    if (!err && r->o.cluster_secret_file) {
+        err = sl_secret_load(r->o.cluster_secret_file, &r->secret, why);
+        r->guard.secret = &r->secret;
+    }
     if (!err)
         err = sl_slo_classes_parse(&r->o.slo_classes, &r->slo_classes, why);
     if (!err)
@@ -330,6 +332,9 @@ static enum sl_err start(struct router *r, struct sl_why *why)
         SL_WARN(
             "other machines can reach this router and no API key is asked for; set api_key_file listen=%s",
             r->o.listen);
+    if (!r->guard.secret && !(sl_address_is_local(r->o.register_url) && sl_address_is_local(r->o.event_url)))
+        SL_WARN("other machines can register at this router and no cluster secret is asked for; set "
+                "cluster_secret_file");
     SL_INFO("router ready listen=%s port=%u model=%s context=%u mode=%s keys=%s", r->o.listen,
             sl_http_server_port(r->http), r->model.name, r->model.context_length, mode_words[r->o.mode],
             r->keys ? "yes" : "no");
@@ -383,6 +388,7 @@ static void stop(struct router *r)
     sl_tokenizer_close(r->tokenizer);
     sl_vocab_src_fini(&r->vocab);
     sl_api_keys_free(r->keys);
+    explicit_bzero(&r->secret, sizeof r->secret);
     sl_conf_fini(table, &r->o);
 }
 
@@ -429,7 +435,11 @@ static enum sl_err load_options(int argc, char **argv, struct options *o, struct
     enum sl_err err = sl_conf_load(table, sl_conf_file_arg(argc, argv), argc, argv, o, why);
     if (!err && (!o->api_key_file || !*o->api_key_file)) {
         sl_free(o->api_key_file);
-        o->api_key_file = credential();
+        o->api_key_file = sl_credential(CREDENTIAL_KEYS);
+    }
+    if (!err && (!o->cluster_secret_file || !*o->cluster_secret_file)) {
+        sl_free(o->cluster_secret_file);
+        o->cluster_secret_file = sl_credential(SL_CREDENTIAL_SECRET);
     }
     return err;
 }

@@ -435,6 +435,7 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
 {
     struct sl_node *n = sl_xcalloc(1, sizeof *n);
     n->conf = conf;
+    n->guard.secret = conf->has_secret ? &conf->secret : NULL;
     n->duties = duties;
     while (!n->boot_id)
         n->boot_id = sl_random_u64();
@@ -452,7 +453,8 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
     if ((err = open_engine(n, why)) != SL_OK || (err = open_xfer(n, why)) != SL_OK)
         goto fail;
     n->words = sl_node_words_open(conf->model, sl_engine_model(n->engine)->n_vocab);
-    if ((err = sl_wire_server_open(conf->listen, COMMANDS_AT_ONCE, n->commands, 0, &n->server, why)) != SL_OK)
+    if ((err = sl_wire_server_open(conf->listen, &n->guard, COMMANDS_AT_ONCE, n->commands, 0, &n->server,
+                                   why)) != SL_OK)
         goto fail;
     if ((err = reachable(conf, sl_wire_server_url(n->server), "listen", &n->command_url, why)) != SL_OK ||
         (err = reachable(conf, sl_xfer_address(n->xfer), "transfer_listen", &n->transfer_address, why)) !=

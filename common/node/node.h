@@ -69,6 +69,7 @@ struct sl_node {
     struct sl_xfer *xfer;
     struct sl_loop *loop;
     struct sl_queue *commands, *answers, *xfer_events;
+    struct sl_wire_guard guard; /* of all control sockets */
     struct sl_wire_server *server;
     struct sl_node_router **routers;
     size_t n_routers;

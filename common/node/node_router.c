@@ -164,7 +164,7 @@ static void registered(struct sl_node_router *r, const Sluice__RegisterReply *m)
     if (!same || !r->push || strcmp(event_url, r->event_url) != 0) {
         struct sl_wire_push *push;
         struct sl_why why = {{0}};
-        if (sl_wire_push_open(event_url, MAX_EVENTS_WAITING, &push, &why) != SL_OK) {
+        if (sl_wire_push_open(event_url, &r->node->guard, MAX_EVENTS_WAITING, &push, &why) != SL_OK) {
             SL_ERROR("the router's address for events does not work router=%s why=\"%s\"", r->url, why.text);
             sl_free(event_url);
             sl_timer_set(r->beat, REFUSED_RETRY_MS);
@@ -261,7 +261,7 @@ enum sl_err sl_node_router_open(struct sl_node *n, const char *url, size_t index
     r->index = index;
     r->heartbeat_ms = chosen(n->conf->heartbeat_ms, false, 0, DEFAULT_HEARTBEAT_MS);
     r->dead_ms = chosen(n->conf->router_dead_ms, false, 0, DEFAULT_DEAD_MS);
-    enum sl_err err = sl_wire_client_open(url, 2, 0, n->answers, &r->client, why);
+    enum sl_err err = sl_wire_client_open(url, &r->node->guard, 2, 0, n->answers, &r->client, why);
     if (err != SL_OK) {
         sl_free(r);
         return err;

@@ -24,6 +24,7 @@ struct call {
     struct sl_list link;
     uint64_t tag, deadline_ms;
     nng_msg *msg;
+    struct sl_seal seal;       /* of msg */
     struct sl_wire_in *answer; /* in the list of undelivered ones */
 };
 
@@ -38,6 +39,7 @@ struct slot {
 struct sl_wire_client {
     nng_socket sock;
     struct sl_queue *queue;
+    const struct sl_secret *secret; /* NULL = none */
     nng_aio *tick;
     pthread_mutex_t lock; /* of all below, but not of the fields of a slot in use: those are its callback's */
     bool closing, ticking;
@@ -111,6 +113,14 @@ static void next_call(struct slot *s)
         start(s);
 }
 
+static void tell_refused(enum sl_err err, const struct sl_why *why)
+{
+    static struct sl_log_limit limit;
+    unsigned suppressed;
+    if (sl_log_allow(&limit, 1000, &suppressed))
+        SL_WARN("answer refused code=%s why=\"%s\" suppressed=%u", sl_err_name(err), why->text, suppressed);
+}
+
 static void on_aio(void *arg)
 {
     struct slot *s = arg;
@@ -129,10 +139,11 @@ static void on_aio(void *arg)
         nng_aio_set_msg(s->aio, NULL);
         if (rv == 0) {
             struct sl_why why = {{0}};
-            err = sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), &e, &why);
+            struct sl_seal seal;
+            err = sl_nng_unpack(m, c->secret, SL_SEAL_ANSWER, &s->call->seal, &seal, &e, &why);
             if (err != SL_OK) {
-                SL_WARN("answer refused code=%s why=\"%s\"", sl_err_name(err), why.text);
-                err = SL_EPROTO;
+                tell_refused(err, &why);
+                err = err == SL_EMISMATCH ? err : SL_EPROTO;
             }
         }
         if (m)
@@ -194,12 +205,14 @@ static void client_free(struct sl_wire_client *c)
     sl_free(c);
 }
 
-enum sl_err sl_wire_client_open(const char *url, uint32_t n_contexts, uint32_t max_waiting,
-                                struct sl_queue *queue, struct sl_wire_client **out, struct sl_why *why)
+enum sl_err sl_wire_client_open(const char *url, const struct sl_wire_guard *guard, uint32_t n_contexts,
+                                uint32_t max_waiting, struct sl_queue *queue, struct sl_wire_client **out,
+                                struct sl_why *why)
 {
     SL_ASSERT(n_contexts > 0);
     struct sl_wire_client *c = sl_xcalloc(1, sizeof *c + n_contexts * sizeof c->slots[0]);
     c->queue = queue;
+    c->secret = sl_nng_secret(guard, url);
     c->max_waiting = max_waiting;
     sl_list_init(&c->waiting);
     sl_list_init(&c->undelivered);
@@ -277,11 +290,14 @@ void sl_wire_client_close(struct sl_wire_client *c)
 enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64_t tag, uint32_t timeout_ms)
 {
     nng_msg *m;
-    enum sl_err err = sl_nng_pack(msg, &m);
+    struct sl_seal seal;
+    enum sl_err err = sl_nng_pack(msg, c->secret, SL_SEAL_REQUEST, NULL, &seal, &m);
     if (err != SL_OK)
         return err;
     struct call *k = sl_xcalloc(1, sizeof *k);
     *k = (struct call){.tag = tag, .deadline_ms = sl_now_ms() + timeout_ms, .msg = m};
+    if (c->secret)
+        k->seal = seal;
     sl_list_init(&k->link);
     struct slot *slot = NULL;
     bool tick = false;
@@ -316,11 +332,13 @@ static bool is_local(const char *url)
            strncmp(url, "tcp://localhost:", 16) == 0;
 }
 
-enum sl_err sl_wire_call_wait(const char *url, Sluice__Envelope *msg, uint32_t timeout_ms,
-                              Sluice__Envelope **answer, struct sl_why *why)
+enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard, Sluice__Envelope *msg,
+                              uint32_t timeout_ms, Sluice__Envelope **answer, struct sl_why *why)
 {
     nng_msg *m;
-    enum sl_err err = sl_nng_pack(msg, &m);
+    const struct sl_secret *secret = sl_nng_secret(guard, url);
+    struct sl_seal asked, seal;
+    enum sl_err err = sl_nng_pack(msg, secret, SL_SEAL_REQUEST, NULL, &asked, &m);
     if (err != SL_OK)
         return sl_why_set(why, err, "the message is too large to be sent");
     nng_socket s;
@@ -357,7 +375,7 @@ enum sl_err sl_wire_call_wait(const char *url, Sluice__Envelope *msg, uint32_t t
             err = sl_why_set(why, SL_EPEER, "no answer from %s within %u ms: %s", url, timeout_ms,
                              nng_strerror(rv));
         else
-            err = sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), answer, why);
+            err = sl_nng_unpack(m, secret, SL_SEAL_ANSWER, secret ? &asked : NULL, &seal, answer, why);
     }
     if (m)
         nng_msg_free(m);

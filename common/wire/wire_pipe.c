@@ -17,6 +17,7 @@
 struct sl_wire_pull {
     nng_socket sock;
     struct sl_queue *queue;
+    const struct sl_secret *secret; /* NULL = none */
     uint64_t tag;
     char *url;
     nng_aio *aio;            /* receives, or sleeps while `kept` waits */
@@ -50,7 +51,8 @@ static void on_pull(void *arg)
     nng_aio_set_msg(p->aio, NULL);
     Sluice__Envelope *e = NULL;
     struct sl_why why = {{0}};
-    enum sl_err err = sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), &e, &why);
+    struct sl_seal seal;
+    enum sl_err err = sl_nng_unpack(m, p->secret, SL_SEAL_EVENT, NULL, &seal, &e, &why);
     nng_msg_free(m);
     if (err == SL_OK) {
         hand_over(p, sl_nng_in_new(SL_WIRE_EVENT, SL_OK, e, p->tag));
@@ -64,11 +66,12 @@ static void on_pull(void *arg)
     nng_recv_aio(p->sock, p->aio);
 }
 
-enum sl_err sl_wire_pull_open(const char *url, struct sl_queue *queue, uint64_t tag,
-                              struct sl_wire_pull **out, struct sl_why *why)
+enum sl_err sl_wire_pull_open(const char *url, const struct sl_wire_guard *guard, struct sl_queue *queue,
+                              uint64_t tag, struct sl_wire_pull **out, struct sl_why *why)
 {
     struct sl_wire_pull *p = sl_xcalloc(1, sizeof *p);
     p->queue = queue;
+    p->secret = sl_nng_secret(guard, url);
     p->tag = tag;
     int rv = nng_pull0_open(&p->sock);
     if (rv != 0) {
@@ -110,7 +113,8 @@ const char *sl_wire_pull_url(const struct sl_wire_pull *p)
 struct sl_wire_push {
     nng_socket sock;
     nng_aio *aio;
-    pthread_mutex_t lock; /* of all below */
+    const struct sl_secret *secret; /* NULL = none */
+    pthread_mutex_t lock;           /* of all below */
     bool sending, closing;
     uint32_t head, n, max;
     nng_msg *line[]; /* ring of those behind the one being sent */
@@ -148,12 +152,13 @@ static void on_push(void *arg)
         send_message(p, m);
 }
 
-enum sl_err sl_wire_push_open(const char *url, uint32_t max_waiting, struct sl_wire_push **out,
-                              struct sl_why *why)
+enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard, uint32_t max_waiting,
+                              struct sl_wire_push **out, struct sl_why *why)
 {
     SL_ASSERT(max_waiting > 0);
     struct sl_wire_push *p = sl_xcalloc(1, sizeof *p + max_waiting * sizeof p->line[0]);
     p->max = max_waiting;
+    p->secret = sl_nng_secret(guard, url);
     int rv = nng_push0_open(&p->sock);
     if (rv != 0) {
         sl_free(p);
@@ -195,7 +200,7 @@ void sl_wire_push_close(struct sl_wire_push *p)
 enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
 {
     nng_msg *m;
-    enum sl_err err = sl_nng_pack(msg, &m);
+    enum sl_err err = sl_nng_pack(msg, p->secret, SL_SEAL_EVENT, NULL, NULL, &m);
     if (err != SL_OK)
         return err;
     pthread_mutex_lock(&p->lock);

@@ -16,11 +16,13 @@ struct context {
     nng_ctx ctx;
     nng_aio *aio;
     bool sending;
+    struct sl_seal asked; /* of the request that is held */
 };
 
 struct sl_wire_server {
     nng_socket sock;
     struct sl_queue *queue;
+    const struct sl_secret *secret; /* NULL = none */
     uint64_t tag;
     char *url;
     pthread_mutex_t lock; /* of the next two */
@@ -86,7 +88,7 @@ static void take_request(struct context *c, nng_msg *m)
     struct sl_wire_server *s = c->server;
     Sluice__Envelope *e = NULL;
     struct sl_why why = {{0}};
-    enum sl_err err = sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), &e, &why);
+    enum sl_err err = sl_nng_unpack(m, s->secret, SL_SEAL_REQUEST, NULL, &c->asked, &e, &why);
     nng_msg_free(m);
     if (err != SL_OK) {
         static struct sl_log_limit limit;
@@ -94,7 +96,8 @@ static void take_request(struct context *c, nng_msg *m)
         if (sl_log_allow(&limit, 1000, &suppressed))
             SL_WARN("message refused url=%s code=%s why=\"%s\" suppressed=%u", s->url, sl_err_name(err),
                     why.text, suppressed);
-        send_answer(c, sl_nng_refusal(err, why.text));
+        /* not sealed, so that a peer without our secret reads it */
+        send_answer(c, sl_nng_refusal(NULL, NULL, err, why.text));
         return;
     }
     struct sl_wire_in *in = sl_nng_in_new(SL_WIRE_REQUEST, SL_OK, e, s->tag);
@@ -107,7 +110,8 @@ static void take_request(struct context *c, nng_msg *m)
         return;
     in->internal = NULL;
     sl_wire_in_free(in);
-    send_answer(c, sl_nng_refusal(SL_EAGAIN, "the receiver's queue is full; try again later"));
+    send_answer(
+        c, sl_nng_refusal(s->secret, &c->asked, SL_EAGAIN, "the receiver's queue is full; try again later"));
     unref(s); /* never the last: the owner waits for this callback before it lets go */
 }
 
@@ -135,12 +139,14 @@ static void on_aio(void *arg)
     receive_next(c);
 }
 
-enum sl_err sl_wire_server_open(const char *url, uint32_t n_contexts, struct sl_queue *queue, uint64_t tag,
-                                struct sl_wire_server **out, struct sl_why *why)
+enum sl_err sl_wire_server_open(const char *url, const struct sl_wire_guard *guard, uint32_t n_contexts,
+                                struct sl_queue *queue, uint64_t tag, struct sl_wire_server **out,
+                                struct sl_why *why)
 {
     SL_ASSERT(n_contexts > 0);
     struct sl_wire_server *s = sl_xcalloc(1, sizeof *s + n_contexts * sizeof s->contexts[0]);
     s->queue = queue;
+    s->secret = sl_nng_secret(guard, url);
     s->tag = tag;
     s->refs = 1;
     pthread_mutex_init(&s->lock, NULL);
@@ -197,10 +203,11 @@ void sl_wire_reply(struct sl_wire_in *in, Sluice__Envelope *reply)
     struct context *c = in->internal;
     SL_ASSERT(in->kind == SL_WIRE_REQUEST && c);
     nng_msg *m;
-    enum sl_err err = sl_nng_pack(reply, &m);
+    enum sl_err err = sl_nng_pack(reply, c->server->secret, SL_SEAL_ANSWER, &c->asked, NULL, &m);
     if (err != SL_OK) {
         SL_ERROR("answer not sent, it is too large url=%s code=%s", c->server->url, sl_err_name(err));
-        m = sl_nng_refusal(err, "the answer is too large for one message; ask for less");
+        m = sl_nng_refusal(c->server->secret, &c->asked, err,
+                           "the answer is too large for one message; ask for less");
     }
     in->internal = NULL;
     sl_wire_in_free(in);
@@ -214,6 +221,7 @@ void sl_nng_server_drop(struct sl_wire_in *in)
     struct context *c = in->internal;
     in->internal = NULL;
     struct sl_wire_server *s = c->server;
-    send_answer(c, sl_nng_refusal(SL_EBUG, "the request was dropped without an answer"));
+    send_answer(c,
+                sl_nng_refusal(s->secret, &c->asked, SL_EBUG, "the request was dropped without an answer"));
     unref(s);
 }

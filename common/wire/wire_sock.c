@@ -18,8 +18,16 @@
 #define RECONNECT_MAX_MS 500
 #define CLOSE_WAIT_S     2 /* a socket closes in milliseconds, or never */
 
-enum sl_err sl_nng_pack(Sluice__Envelope *e, nng_msg **out)
+const struct sl_secret *sl_nng_secret(const struct sl_wire_guard *guard, const char *url)
 {
+    bool network = strncmp(url, "ipc:", 4) != 0 && strncmp(url, "inproc:", 7) != 0;
+    return guard && network ? guard->secret : NULL;
+}
+
+enum sl_err sl_nng_pack(Sluice__Envelope *e, const struct sl_secret *s, enum sl_seal_kind kind,
+                        const struct sl_seal *asked, struct sl_seal *seal, nng_msg **out)
+{
+    struct sl_seal made;
     struct sl_buf buf;
     sl_buf_init(&buf, SL_WIRE_MAX_BYTES);
     enum sl_err err = sl_wire_pack(e, &buf);
@@ -30,13 +38,32 @@ enum sl_err sl_nng_pack(Sluice__Envelope *e, nng_msg **out)
         nng_msg_free(m);
         err = SL_ENOMEM;
     }
+    if (err == SL_OK && s) {
+        sl_seal_make(s, kind, asked, buf.data, buf.len, &made);
+        if (nng_msg_append(m, made.bytes, sizeof made.bytes) != 0) {
+            nng_msg_free(m);
+            err = SL_ENOMEM;
+        } else if (seal) {
+            *seal = made;
+        }
+    }
     sl_buf_fini(&buf);
     if (err == SL_OK)
         *out = m;
     return err;
 }
 
-nng_msg *sl_nng_refusal(enum sl_err code, const char *why)
+enum sl_err sl_nng_unpack(nng_msg *m, const struct sl_secret *s, enum sl_seal_kind kind,
+                          const struct sl_seal *asked, struct sl_seal *seal, Sluice__Envelope **out,
+                          struct sl_why *why)
+{
+    size_t n = nng_msg_len(m);
+    enum sl_err err = sl_seal_check(s, kind, asked, nng_msg_body(m), &n, seal, why);
+    return err == SL_OK ? sl_wire_unpack(nng_msg_body(m), n, out, why) : err;
+}
+
+nng_msg *sl_nng_refusal(const struct sl_secret *s, const struct sl_seal *asked, enum sl_err code,
+                        const char *why)
 {
     Sluice__CommandReply reply = SLUICE__COMMAND_REPLY__INIT;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
@@ -45,7 +72,7 @@ nng_msg *sl_nng_refusal(enum sl_err code, const char *why)
     e.body_case = SLUICE__ENVELOPE__BODY_COMMAND_REPLY;
     e.command_reply = &reply;
     nng_msg *m;
-    SL_ASSERT(sl_nng_pack(&e, &m) == SL_OK);
+    SL_ASSERT(sl_nng_pack(&e, s, SL_SEAL_ANSWER, asked, NULL, &m) == SL_OK);
     return m;
 }
 
@@ -130,7 +157,7 @@ void sl_nng_close(nng_socket s)
 void sl_nng_set_options(nng_socket s)
 {
     /* not every socket has every option: what is missing is not needed there */
-    nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, SL_WIRE_MAX_BYTES);
+    nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, SL_WIRE_MAX_BYTES + SL_SEAL_BYTES);
     nng_socket_set_ms(s, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
     nng_socket_set_ms(s, NNG_OPT_RECONNMAXT, RECONNECT_MAX_MS);
     nng_socket_set_bool(s, NNG_OPT_TCP_KEEPALIVE, true);

@@ -2,6 +2,7 @@
  * that steer or show the cluster. */
 #include "router/ctl/ctl.h"
 
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,7 +19,15 @@ enum sl_ctl_exit sl_ctl_question(const struct sl_ctl_call *call, const char *op,
     e.body_case = SLUICE__ENVELOPE__BODY_ADMIN;
     e.admin = &m;
     struct sl_why how = {{0}};
-    enum sl_err err = sl_wire_call_wait(call->router, &e, call->timeout_ms, &answer, &how);
+    struct sl_secret secret;
+    struct sl_wire_guard guard = {0};
+    const char *secret_file = getenv("SLUICE_CLUSTER_SECRET_FILE");
+    if (secret_file && *secret_file) {
+        if (sl_secret_load(secret_file, &secret, why) != SL_OK)
+            return SL_CTL_USAGE;
+        guard.secret = &secret;
+    }
+    enum sl_err err = sl_wire_call_wait(call->router, &guard, &e, call->timeout_ms, &answer, &how);
     if (err) {
         (void)sl_why_set(why, err, "no answer from a router at %.120s (--router or SLUICE_ROUTER): %.120s",
                          call->router, how.text[0] ? how.text : sl_err_name(err));

@@ -5,7 +5,8 @@ const char *const sl_ctl_formats[] = {"table", "wide", "json", "yaml", NULL};
 
 const struct sl_ctl_option sl_ctl_options[] = {
     {"--router", 'r', SL_CTL_OPT_ROUTER, "URL", NULL, NULL,
-     "the router's admin address (environment: SLUICE_ROUTER; default " SL_CTL_ROUTER ")"},
+     "the router's admin address (environment: SLUICE_ROUTER; default " SL_CTL_ROUTER
+     "); over tcp SLUICE_CLUSTER_SECRET_FILE names the cluster's secret when it has one"},
     {"--output", 'o', SL_CTL_OPT_OUTPUT, "FORMAT", NULL, "table wide json yaml",
      "table for people (default), wide: all columns, json or yaml for scripts"},
     {"--timeout", 't', SL_CTL_OPT_TIMEOUT, "SECONDS", NULL, NULL,

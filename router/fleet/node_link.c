@@ -10,6 +10,7 @@
 
 struct sl_node_calls {
     struct sl_queue *answers;
+    const struct sl_wire_guard *guard;
     uint32_t timeout_ms;
     uint64_t next_tag;
     struct sl_hashmap *by_tag;
@@ -20,11 +21,15 @@ struct sl_node_link {
     struct sl_wire_client *client;
 };
 
-struct sl_node_calls *sl_node_calls_new(struct sl_queue *answers, uint32_t timeout_ms)
+struct sl_node_calls *sl_node_calls_new(struct sl_queue *answers, const struct sl_wire_guard *guard,
+                                        uint32_t timeout_ms)
 {
     struct sl_node_calls *c = sl_xcalloc(1, sizeof *c);
-    *c = (struct sl_node_calls){
-        .answers = answers, .timeout_ms = timeout_ms, .next_tag = 1, .by_tag = sl_hashmap_new()};
+    *c = (struct sl_node_calls){.answers = answers,
+                                .guard = guard,
+                                .timeout_ms = timeout_ms,
+                                .next_tag = 1,
+                                .by_tag = sl_hashmap_new()};
     return c;
 }
 
@@ -54,7 +59,8 @@ enum sl_err sl_node_link_open(struct sl_node_calls *calls, const char *command_u
                               struct sl_why *why)
 {
     struct sl_wire_client *client;
-    enum sl_err err = sl_wire_client_open(command_url, CONTEXTS, MAX_WAITING, calls->answers, &client, why);
+    enum sl_err err =
+        sl_wire_client_open(command_url, calls->guard, CONTEXTS, MAX_WAITING, calls->answers, &client, why);
     if (err)
         return err;
     struct sl_node_link *l = sl_xcalloc(1, sizeof *l);

@@ -30,7 +30,8 @@ struct sl_node_call {
 };
 
 struct sl_node_calls; /* opaque: calls in flight, of all nodes */
-struct sl_node_calls *sl_node_calls_new(struct sl_queue *answers, uint32_t timeout_ms);
+struct sl_node_calls *sl_node_calls_new(struct sl_queue *answers, const struct sl_wire_guard *guard,
+                                        uint32_t timeout_ms);
 void sl_node_calls_free(struct sl_node_calls *c); /* calls left are forgotten */
 /* The call that an answer (kind SL_WIRE_ANSWER) belongs to; false when it is not known any more. */
 bool sl_node_calls_take(struct sl_node_calls *c, uint64_t tag, struct sl_node_call *out);

@@ -355,13 +355,13 @@ static void free_all(struct sl_flow *f)
 
 static enum sl_err open_sockets(struct sl_flow *f, const struct sl_flow_conf *conf, struct sl_why *why)
 {
-    enum sl_err err = sl_wire_pull_open(conf->event_url, f->events, 0, &f->pull, why);
+    enum sl_err err = sl_wire_pull_open(conf->event_url, conf->guard, f->events, 0, &f->pull, why);
     if (!err)
-        err = sl_wire_server_open(conf->register_url, SERVER_CONTEXTS, f->requests, TAG_REGISTER,
+        err = sl_wire_server_open(conf->register_url, conf->guard, SERVER_CONTEXTS, f->requests, TAG_REGISTER,
                                   &f->register_server, why);
     if (!err && conf->admin_url && *conf->admin_url)
-        err = sl_wire_server_open(conf->admin_url, SERVER_CONTEXTS, f->requests, TAG_ADMIN, &f->admin_server,
-                                  why);
+        err = sl_wire_server_open(conf->admin_url, conf->guard, SERVER_CONTEXTS, f->requests, TAG_ADMIN,
+                                  &f->admin_server, why);
     return err;
 }
 
@@ -403,7 +403,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
                               .n_vocab = conf->tokenizer ? sl_tokenizer_n_vocab(conf->tokenizer) : 0,
                               .exact = conf->exact};
     f->nodes = sl_node_table_new(&nc);
-    f->calls = sl_node_calls_new(f->answers, conf->command_timeout_ms);
+    f->calls = sl_node_calls_new(f->answers, conf->guard, conf->command_timeout_ms);
     f->table = sl_request_table_new();
     f->events_log = sl_cluster_events_new();
     f->decisions = sl_decisions_new(conf->max_requests < SL_DECISIONS ? SL_DECISIONS

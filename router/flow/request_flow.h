@@ -21,11 +21,12 @@ enum sl_slo_miss {
 };
 
 struct sl_flow_conf {
-    const char *register_url; /* REP: nodes register here */
-    const char *event_url;    /* PULL: nodes send events here; port 0 = any */
-    const char *admin_url;    /* REP: sluicectl */
-    int mode;                 /* Sluice__Mode at start */
-    uint32_t max_requests;    /* open at once; more are refused with SL_EAGAIN (429). The last eighth is kept
+    const char *register_url;          /* REP: nodes register here */
+    const char *event_url;             /* PULL: nodes send events here; port 0 = any */
+    const char *admin_url;             /* REP: sluicectl */
+    const struct sl_wire_guard *guard; /* of all these and of the sockets to nodes; borrowed; NULL = none */
+    int mode;                          /* Sluice__Mode at start */
+    uint32_t max_requests; /* open at once; more are refused with SL_EAGAIN (429). The last eighth is kept
                                  for requests that go before the others (priority below 0) */
     uint32_t heartbeat_ms, node_dead_ms, node_stall_ms, command_timeout_ms;
     uint32_t default_deadline_ms;

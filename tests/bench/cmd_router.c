@@ -229,7 +229,7 @@ static enum sl_err register_node(struct node *n, const char *register_url, struc
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT, *a;
     e.body_case = SLUICE__ENVELOPE__BODY_REGISTER_NODE;
     e.register_node = &m;
-    enum sl_err err = sl_wire_call_wait(register_url, &e, CALL_MS, &a, why);
+    enum sl_err err = sl_wire_call_wait(register_url, NULL, &e, CALL_MS, &a, why);
     if (err)
         return err;
     if (a->body_case != SLUICE__ENVELOPE__BODY_REGISTER_REPLY || !a->register_reply->accepted)
@@ -238,7 +238,7 @@ static enum sl_err register_node(struct node *n, const char *register_url, struc
                              ? a->register_reply->why
                              : "no reason given");
     else
-        err = sl_wire_push_open(a->register_reply->event_url, QUEUE, &n->push, why);
+        err = sl_wire_push_open(a->register_reply->event_url, NULL, QUEUE, &n->push, why);
     if (!err)
         n->router_boot_id = a->register_reply->router_boot_id;
     sl_wire_free(a);
@@ -255,11 +255,11 @@ static enum sl_err open_node(struct node *n, uint32_t i, const struct options *o
                        .stop = stop};
     sl_list_init(&n->streams);
     snprintf(n->name, sizeof n->name, "paced-%u", i);
-    enum sl_err e = sl_wire_server_open("tcp://127.0.0.1:0", CONTEXTS, n->queue, 0, &n->server, why);
+    enum sl_err e = sl_wire_server_open("tcp://127.0.0.1:0", NULL, CONTEXTS, n->queue, 0, &n->server, why);
     if (e)
         return e;
     snprintf(n->command_url, sizeof n->command_url, "%s", sl_wire_server_url(n->server));
-    e = sl_wire_client_open(o->register_url, 1, 4, n->queue, &n->registry, why);
+    e = sl_wire_client_open(o->register_url, NULL, 1, 4, n->queue, &n->registry, why);
     if (!e)
         e = register_node(n, o->register_url, why);
     if (!e)

@@ -98,7 +98,7 @@ def router_ports(router):
 class Cluster:
     """with Cluster() as c: one router, prefill node p0, decode node d0."""
 
-    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None, hold=None):
+    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None, hold=None, secret=False):
         self.folder = tempfile.mkdtemp(prefix="sluice-test-")
         self.n_prefill, self.n_decode = prefill, decode
         self.router_options, self.node_options = list(router_options), list(node_options)
@@ -108,7 +108,16 @@ class Cluster:
         self.hosts = hosts or {}
         # name of a node -> after how many results (prompt chunks and tokens) its engine stands still until release()
         self.hold = hold or {}
+        # all daemons prove one cluster secret
+        self.secret = ["--cluster-secret-file", self.write_secret("secret")] if secret else []
         self.daemons = {}
+
+    def write_secret(self, name):
+        """A new cluster secret in a file."""
+        path = os.path.join(self.folder, name)
+        with open(path, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
+            f.write(os.urandom(32).hex() + "\n")
+        return path
 
     def host(self, name):
         return self.hosts.get(name, ("127.0.0.1", ()))
@@ -158,7 +167,8 @@ class Cluster:
         # who waits at the router for its turn depends on measured prices; a test that wants it says so
         at_once = [] if "--hold-ms" in self.router_options else ["--hold-ms", "0"]
         argv = [program("sluice-router"), "--listen", f"{address}:0", "--model", self.model, "--served-model-name", "tiny", "--register-url",
-                f"tcp://{address}:0", "--event-url", f"tcp://{address}:0", "--admin-url", self.admin, *PATIENT_ROUTER, *at_once, *self.router_options]
+                f"tcp://{address}:0", "--event-url", f"tcp://{address}:0", "--admin-url", self.admin, *PATIENT_ROUTER, *at_once, *self.secret,
+                *self.router_options]
         self.daemons["router"] = Daemon("router", argv, self.folder, prefix)
         self.register_port, self.event_port, self.http_port = router_ports(self.daemons["router"])
         self.url = f"http://{address}:{self.http_port}"
@@ -169,7 +179,8 @@ class Cluster:
         hold = ["--fault-hold-after", str(self.hold[name])] if name in self.hold else []
         argv = [program(which), "--name", name, "--routers", f"tcp://{router}:{self.register_port}", "--model", self.model,
                 "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M", "--page-tokens",
-                "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *hold, *self.node_options, *options]
+                "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *hold, *self.secret,
+                *self.node_options, *options]
         self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
         return self.daemons[name]
 

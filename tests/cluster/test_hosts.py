@@ -14,7 +14,7 @@ WIRES = wires.Wires(("router", "p0", "d0"))
 
 class Hosts(unittest.TestCase):
     def test_modes_are_equal_over_a_network(self):
-        with Cluster(hosts=WIRES.hosts()) as c:
+        with Cluster(hosts=WIRES.hosts(), secret=True) as c:
             answers = [c.complete(prompt_of(150), 12, mode, {"X-Sluice-Digest": "1", **headers}, cache_salt=str(i))
                        for i, (mode, headers) in enumerate([("colocated", {}), ("pd", {}), ("hybrid", {"X-Sluice-Split": "64"})])]
             for tokens, doc in answers[1:]:

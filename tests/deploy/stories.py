@@ -137,6 +137,17 @@ class Life:
         assert "the nearest is api_threads" in a.run("journalctl -u sluice-router -p err --no-pager")
         a.run("sed -i /api_threats/d /etc/sluice/router.conf; systemctl reload sluice-router")
 
+    def cluster_secret_by_the_guide(self):
+        self.guided(self.a, "secret-make")
+        secret = "/etc/credstore/sluice.cluster-secret"
+        text = self.a.run(f"cat {secret}").strip()
+        for m in (self.b, self.c):
+            m.run(f"install -d -m 700 /etc/credstore; umask 077; echo {text} > {secret}")
+        for m in self.machines:
+            self.guided(m, "secret-restart")
+        self.wait_nodes("p0", "d0")
+        self.wait_serving()
+
     def wrong_configuration_is_not_started_again(self):
         c = self.c
         c.run("systemctl stop sluice-decode@0; cp -p /etc/sluice/decode-0.conf /root; echo 'thread = 1' >> /etc/sluice/decode-0.conf; ! systemctl start sluice-decode@0")
@@ -277,7 +288,8 @@ class Life:
         assert self.c.property(DECODE, "MainPID") != pid
         self.wait_serving()
 
-    STORIES = (boot, install_by_the_guide, look_and_ask_by_the_guide, keys_and_reload, wrong_configuration_is_not_started_again, killed_daemons_are_back,
+    STORIES = (boot, install_by_the_guide, look_and_ask_by_the_guide, keys_and_reload, cluster_secret_by_the_guide,
+               wrong_configuration_is_not_started_again, killed_daemons_are_back,
                watchdog_kills_a_wedged_engine, stop_under_load_loses_no_stream, drained_node_finishes_what_it_has, power_loss, upgrade_one_machine_at_a_time, remove,
                install_many_machines_over_ssh)
 

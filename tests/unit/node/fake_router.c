@@ -29,9 +29,10 @@ void fake_router_open(struct fake_router *r)
     r->queue = sl_queue_new(4096);
     r->answers = sl_queue_new(256);
     r->next_tag = 1;
-    assert_int_equal(sl_wire_server_open("tcp://127.0.0.1:0", 8, r->queue, TAG_REGISTER, &r->server, &why),
+    assert_int_equal(
+        sl_wire_server_open("tcp://127.0.0.1:0", NULL, 8, r->queue, TAG_REGISTER, &r->server, &why), SL_OK);
+    assert_int_equal(sl_wire_pull_open("tcp://127.0.0.1:0", NULL, r->queue, TAG_EVENTS, &r->pull, &why),
                      SL_OK);
-    assert_int_equal(sl_wire_pull_open("tcp://127.0.0.1:0", r->queue, TAG_EVENTS, &r->pull, &why), SL_OK);
 }
 
 void fake_router_close(struct fake_router *r)
@@ -87,7 +88,8 @@ static void on_register(struct fake_router *r, struct sl_wire_in *in)
         n->kv_pages = m->kv_pages;
         n->numerics_id = m->model->numerics_id;
         n->prefers = m->prefers;
-        assert_int_equal(sl_wire_client_open(n->command_url, 4, 64, r->answers, &n->client, &why), SL_OK);
+        assert_int_equal(sl_wire_client_open(n->command_url, NULL, 4, 64, r->answers, &n->client, &why),
+                         SL_OK);
     }
     n->n_registered += !r->refuse;
     Sluice__RegisterReply reply = SLUICE__REGISTER_REPLY__INIT;

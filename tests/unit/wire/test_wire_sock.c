@@ -13,7 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "common/wire/wire_sock.h"
+#include "common/wire/wire_nng.h"
 
 #define ANY     "tcp://127.0.0.1:0"
 #define LONG_MS 120000
@@ -63,9 +63,9 @@ static void pair_open_at(struct pair *p, const char *url, size_t max_requests, u
     struct sl_why why = {{0}};
     p->requests = sl_queue_new(max_requests);
     p->answers = sl_queue_new(1024);
-    assert_int_equal(sl_wire_server_open(url, 16, p->requests, 5, &p->server, &why), SL_OK);
-    assert_int_equal(sl_wire_client_open(sl_wire_server_url(p->server), n_contexts, max_waiting, p->answers,
-                                         &p->client, &why),
+    assert_int_equal(sl_wire_server_open(url, NULL, 16, p->requests, 5, &p->server, &why), SL_OK);
+    assert_int_equal(sl_wire_client_open(sl_wire_server_url(p->server), NULL, n_contexts, max_waiting,
+                                         p->answers, &p->client, &why),
                      SL_OK);
 }
 
@@ -166,7 +166,7 @@ static void call_to_nobody_ends_with_epeer(void **state)
     struct sl_queue *q = sl_queue_new(8);
     struct sl_wire_client *client;
     struct sl_why why = {{0}};
-    assert_int_equal(sl_wire_client_open("tcp://127.0.0.1:1", 1, 2, q, &client, &why), SL_OK);
+    assert_int_equal(sl_wire_client_open("tcp://127.0.0.1:1", NULL, 1, 2, q, &client, &why), SL_OK);
     Sluice__Cancel c;
     Sluice__Envelope e = make_cancel(&c, 1);
     assert_int_equal(sl_wire_call(client, &e, 1, 50), SL_OK);
@@ -211,8 +211,9 @@ static void answers_with_the_queue_full_are_delivered_later(void **state)
     struct sl_queue *requests = sl_queue_new(16), *answers = sl_queue_new(1);
     struct sl_wire_server *server;
     struct sl_wire_client *client;
-    assert_int_equal(sl_wire_server_open(ANY, 8, requests, 0, &server, NULL), SL_OK);
-    assert_int_equal(sl_wire_client_open(sl_wire_server_url(server), 4, 0, answers, &client, NULL), SL_OK);
+    assert_int_equal(sl_wire_server_open(ANY, NULL, 8, requests, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_client_open(sl_wire_server_url(server), NULL, 4, 0, answers, &client, NULL),
+                     SL_OK);
     Sluice__Cancel c;
     for (uint32_t i = 0; i < 4; i++) {
         Sluice__Envelope e = make_cancel(&c, i);
@@ -268,7 +269,7 @@ static void request_of_junk_is_answered_in_words(void **state)
     (void)state;
     struct sl_queue *q = sl_queue_new(4);
     struct sl_wire_server *server;
-    assert_int_equal(sl_wire_server_open(ANY, 2, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_server_open(ANY, NULL, 2, q, 0, &server, NULL), SL_OK);
     nng_socket s;
     assert_int_equal(nng_req0_open(&s), 0);
     assert_int_equal(nng_dial(s, sl_wire_server_url(server), NULL, 0), 0);
@@ -315,17 +316,17 @@ static void call_wait_returns_the_answer_or_says_who_is_missing(void **state)
     Sluice__Envelope e = make_cancel(&c, 1), *answer = NULL;
     struct sl_why why = {{0}};
     uint64_t start = sl_now_ms();
-    assert_int_equal(sl_wire_call_wait("tcp://127.0.0.1:1", &e, LONG_MS, &answer, &why), SL_EPEER);
+    assert_int_equal(sl_wire_call_wait("tcp://127.0.0.1:1", NULL, &e, LONG_MS, &answer, &why), SL_EPEER);
     assert_true(sl_now_ms() - start < LONG_MS); /* refused connections do not wait for the end of the time */
     assert_non_null(strstr(why.text, "127.0.0.1:1"));
     struct sl_queue *q = sl_queue_new(1);
     struct sl_wire_server *server;
-    assert_int_equal(sl_wire_server_open(ANY, 2, q, 0, &server, NULL), SL_OK);
-    assert_int_equal(sl_wire_call_wait(sl_wire_server_url(server), &e, 50, &answer, &why), SL_EPEER);
+    assert_int_equal(sl_wire_server_open(ANY, NULL, 2, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_call_wait(sl_wire_server_url(server), NULL, &e, 50, &answer, &why), SL_EPEER);
     drain(q);
     sl_wire_server_close(server);
     sl_queue_free(q);
-    assert_int_equal(sl_wire_call_wait("nonsense", &e, 50, &answer, &why), SL_ECONFIG);
+    assert_int_equal(sl_wire_call_wait("nonsense", NULL, &e, 50, &answer, &why), SL_ECONFIG);
 }
 
 static void url_that_is_taken_or_wrong_is_refused_in_words(void **state)
@@ -334,10 +335,10 @@ static void url_that_is_taken_or_wrong_is_refused_in_words(void **state)
     struct sl_queue *q = sl_queue_new(1);
     struct sl_wire_server *a, *b = NULL;
     struct sl_why why = {{0}};
-    assert_int_equal(sl_wire_server_open(ANY, 1, q, 0, &a, &why), SL_OK);
-    assert_int_equal(sl_wire_server_open(sl_wire_server_url(a), 1, q, 0, &b, &why), SL_EIO);
+    assert_int_equal(sl_wire_server_open(ANY, NULL, 1, q, 0, &a, &why), SL_OK);
+    assert_int_equal(sl_wire_server_open(sl_wire_server_url(a), NULL, 1, q, 0, &b, &why), SL_EIO);
     assert_non_null(strstr(why.text, sl_wire_server_url(a)));
-    assert_int_equal(sl_wire_server_open("http//x", 1, q, 0, &b, &why), SL_ECONFIG);
+    assert_int_equal(sl_wire_server_open("http//x", NULL, 1, q, 0, &b, &why), SL_ECONFIG);
     assert_null(b);
     sl_wire_server_close(a);
     sl_queue_free(q);
@@ -360,8 +361,8 @@ static void events_arrive_in_order_through_a_small_queue(void **state)
     struct sl_queue *q = sl_queue_new(2);
     struct sl_wire_pull *pull;
     struct sl_wire_push *push;
-    assert_int_equal(sl_wire_pull_open(ANY, q, 3, &pull, NULL), SL_OK);
-    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), 256, &push, NULL), SL_OK);
+    assert_int_equal(sl_wire_pull_open(ANY, NULL, q, 3, &pull, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), NULL, 256, &push, NULL), SL_OK);
     Sluice__EventBatch b;
     for (uint64_t i = 0; i < 200; i++) {
         Sluice__Envelope e = make_batch(&b, i);
@@ -383,7 +384,7 @@ static void push_without_a_peer_is_bounded_and_closes(void **state)
 {
     (void)state;
     struct sl_wire_push *push;
-    assert_int_equal(sl_wire_push_open("tcp://127.0.0.1:1", 4, &push, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_open("tcp://127.0.0.1:1", NULL, 4, &push, NULL), SL_OK);
     Sluice__EventBatch b;
     enum sl_err err = SL_OK;
     unsigned n = 0;
@@ -430,8 +431,8 @@ static void ipc_address_works(void **state)
     struct sl_queue *q = sl_queue_new(4), *answers = sl_queue_new(4);
     struct sl_wire_server *server;
     struct sl_wire_client *client;
-    assert_int_equal(sl_wire_server_open(url, 1, q, 0, &server, NULL), SL_OK);
-    assert_int_equal(sl_wire_client_open(url, 1, 0, answers, &client, NULL), SL_OK);
+    assert_int_equal(sl_wire_server_open(url, NULL, 1, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_client_open(url, NULL, 1, 0, answers, &client, NULL), SL_OK);
     Sluice__Cancel c;
     Sluice__Envelope e = make_cancel(&c, 1);
     assert_int_equal(sl_wire_call(client, &e, 1, LONG_MS), SL_OK);
@@ -456,12 +457,160 @@ static void client_reconnects_when_its_server_comes_back(void **state)
     Sluice__Cancel c;
     Sluice__Envelope e = make_cancel(&c, 1);
     assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
-    assert_int_equal(sl_wire_server_open(url, 4, p.requests, 0, &p.server, NULL), SL_OK);
+    assert_int_equal(sl_wire_server_open(url, NULL, 4, p.requests, 0, &p.server, NULL), SL_OK);
     reply_code(take(p.requests), 0);
     struct sl_wire_in *in = take(p.answers);
     assert_int_equal(in->err, SL_OK);
     sl_wire_in_free(in);
     pair_close(&p);
+}
+
+static const struct sl_secret secret_a = {{1}}, secret_b = {{2}};
+static const struct sl_wire_guard guard_none, guard_a = {&secret_a}, guard_b = {&secret_b};
+
+/* Whoever does not know the secret is told so, is heard by nobody, and believes no answer. */
+static void cluster_secret_is_proven_both_ways(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct sl_wire_guard *server, *client;
+        enum sl_err client_says;
+        const char *server_says; /* NULL = the request is heard */
+    } cases[] = {
+        {&guard_a, &guard_a, SL_OK, NULL},
+        {&guard_none, &guard_none, SL_OK, NULL},
+        {&guard_a, &guard_none, SL_OK,
+         "proves no cluster secret"}, /* whoever has none can read the refusal */
+        {&guard_a, &guard_b, SL_EMISMATCH, NULL},
+        {&guard_none, &guard_a, SL_EMISMATCH, NULL},
+    };
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct sl_queue *requests = sl_queue_new(16), *answers = sl_queue_new(16);
+        struct sl_wire_server *server;
+        struct sl_wire_client *client;
+        Sluice__Cancel c;
+        Sluice__Envelope e = make_cancel(&c, 3);
+        bool heard = i < 2;
+        assert_int_equal(sl_wire_server_open(ANY, cases[i].server, 2, requests, 0, &server, NULL), SL_OK);
+        assert_int_equal(
+            sl_wire_client_open(sl_wire_server_url(server), cases[i].client, 2, 0, answers, &client, NULL),
+            SL_OK);
+        assert_int_equal(sl_wire_call(client, &e, 1, LONG_MS), SL_OK);
+        if (heard) {
+            struct sl_wire_in *in = take(requests);
+            assert_int_equal(in->msg->cancel->attempt, 3);
+            reply_code(in, 42);
+        }
+        struct sl_wire_in *in = take(answers);
+        assert_int_equal(in->err, cases[i].client_says);
+        if (in->err == SL_OK)
+            assert_int_equal(in->msg->command_reply->code, heard ? 42 : SL_EMISMATCH);
+        if (cases[i].server_says)
+            assert_non_null(strstr(in->msg->command_reply->why, cases[i].server_says));
+        sl_wire_in_free(in);
+        assert_null(sl_queue_pop(requests));
+        sl_wire_client_close(client);
+        sl_wire_server_close(server);
+        sl_queue_free(requests);
+        sl_queue_free(answers);
+    }
+}
+
+/* Bytes as they stand on the wire: a sealed request, and what a stranger makes of it. */
+static void sealed_message_changed_or_of_another_kind_is_refused(void **state)
+{
+    (void)state;
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 3), *out;
+    struct sl_seal seal, got;
+    struct sl_why why;
+    nng_msg *m;
+    assert_int_equal(sl_nng_pack(&e, &secret_a, SL_SEAL_REQUEST, NULL, &seal, &m), SL_OK);
+    assert_int_equal(sl_nng_unpack(m, &secret_a, SL_SEAL_REQUEST, NULL, &got, &out, &why), SL_OK);
+    assert_int_equal(out->cancel->attempt, 3);
+    assert_memory_equal(&got, &seal, sizeof seal);
+    sl_wire_free(out);
+    for (size_t i = 0; i < nng_msg_len(m); i++) {
+        ((unsigned char *)nng_msg_body(m))[i] ^= 1;
+        assert_int_equal(sl_nng_unpack(m, &secret_a, SL_SEAL_REQUEST, NULL, &got, &out, &why), SL_EMISMATCH);
+        ((unsigned char *)nng_msg_body(m))[i] ^= 1;
+    }
+    assert_int_equal(sl_nng_unpack(m, &secret_a, SL_SEAL_ANSWER, NULL, &got, &out, &why), SL_EMISMATCH);
+    assert_int_equal(sl_nng_unpack(m, &secret_a, SL_SEAL_EVENT, NULL, &got, &out, &why), SL_EMISMATCH);
+    /* an older release passes over the seal: a field it does not know */
+    assert_int_equal(sl_wire_unpack(nng_msg_body(m), nng_msg_len(m), &out, &why), SL_OK);
+    assert_int_equal(out->cancel->attempt, 3);
+    sl_wire_free(out);
+    nng_msg_free(m);
+}
+
+/* The answer to one request is none to the same request sent again. */
+static void answer_counts_for_its_request_only(void **state)
+{
+    (void)state;
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 3), *out;
+    struct sl_seal first, second, got;
+    struct sl_why why;
+    nng_msg *m, *again, *answer;
+    assert_int_equal(sl_nng_pack(&e, &secret_a, SL_SEAL_REQUEST, NULL, &first, &m), SL_OK);
+    assert_int_equal(sl_nng_pack(&e, &secret_a, SL_SEAL_REQUEST, NULL, &second, &again), SL_OK);
+    answer = sl_nng_refusal(&secret_a, &first, SL_EAGAIN, "later");
+    assert_int_equal(sl_nng_unpack(answer, &secret_a, SL_SEAL_ANSWER, &second, &got, &out, &why),
+                     SL_EMISMATCH);
+    assert_int_equal(sl_nng_unpack(answer, &secret_a, SL_SEAL_ANSWER, &first, &got, &out, &why), SL_OK);
+    sl_wire_free(out);
+    nng_msg_free(m);
+    nng_msg_free(again);
+    nng_msg_free(answer);
+}
+
+static void event_without_the_secret_is_dropped(void **state)
+{
+    (void)state;
+    struct sl_queue *q = sl_queue_new(16);
+    struct sl_wire_pull *pull;
+    struct sl_wire_push *stranger, *friend;
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_pull_open(ANY, &guard_a, q, 3, &pull, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), &guard_b, 8, &stranger, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), &guard_a, 8, &friend, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_send(stranger, &e), SL_OK);
+    e = make_cancel(&c, 2);
+    assert_int_equal(sl_wire_push_send(friend, &e), SL_OK);
+    struct sl_wire_in *in = take(q);
+    assert_int_equal(in->msg->cancel->attempt, 2);
+    sl_wire_in_free(in);
+    sl_wire_push_close(stranger);
+    sl_wire_push_close(friend);
+    sl_wire_pull_close(pull);
+    assert_null(sl_queue_pop(q));
+    sl_queue_free(q);
+}
+
+/* Who may open the file may speak: no secret is asked for over ipc. */
+static void ipc_needs_no_secret(void **state)
+{
+    (void)state;
+    char url[64];
+    struct sl_queue *q = sl_queue_new(4), *answers = sl_queue_new(4);
+    struct sl_wire_server *server;
+    struct sl_wire_client *client;
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    own_url(url);
+    assert_int_equal(sl_wire_server_open(url, &guard_a, 2, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_client_open(url, NULL, 1, 0, answers, &client, NULL), SL_OK);
+    assert_int_equal(sl_wire_call(client, &e, 1, LONG_MS), SL_OK);
+    reply_code(take(q), 42);
+    struct sl_wire_in *in = take(answers);
+    assert_int_equal(in->msg->command_reply->code, 42);
+    sl_wire_in_free(in);
+    sl_wire_client_close(client);
+    sl_wire_server_close(server);
+    sl_queue_free(q);
+    sl_queue_free(answers);
 }
 
 int main(void)
@@ -483,6 +632,11 @@ int main(void)
         cmocka_unit_test(push_without_a_peer_is_bounded_and_closes),
         cmocka_unit_test(large_message_passes),
         cmocka_unit_test(ipc_address_works),
+        cmocka_unit_test(cluster_secret_is_proven_both_ways),
+        cmocka_unit_test(sealed_message_changed_or_of_another_kind_is_refused),
+        cmocka_unit_test(answer_counts_for_its_request_only),
+        cmocka_unit_test(event_without_the_secret_is_dropped),
+        cmocka_unit_test(ipc_needs_no_secret),
         cmocka_unit_test(client_reconnects_when_its_server_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -352,7 +352,7 @@ static void exit_code_tells_what_happened(void **s)
     (void)s;
     struct sl_queue *q = sl_queue_new(4);
     struct sl_wire_server *server;
-    assert_int_equal(sl_wire_server_open("inproc://ctl-test", 2, q, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_server_open("inproc://ctl-test", NULL, 2, q, 0, &server, NULL), SL_OK);
     static const enum sl_err codes[] = {SL_OK, SL_ENOTFOUND};
     static const enum sl_ctl_exit exits[] = {SL_CTL_OK, SL_CTL_REFUSED};
     struct sl_ctl_call c;

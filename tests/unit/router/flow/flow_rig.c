@@ -83,7 +83,7 @@ struct rig_node *rig_node(struct rig *r, const char *name, bool prefers_prefill)
     snprintf(n->command_url, sizeof n->command_url, "inproc://rig-node-%llu", (unsigned long long)n->boot_id);
     n->queue = sl_queue_new(1024);
     struct sl_why why = {{0}};
-    if (sl_wire_server_open(n->command_url, 8, n->queue, 0, &n->server, &why))
+    if (sl_wire_server_open(n->command_url, NULL, 8, n->queue, 0, &n->server, &why))
         fail_msg("no command socket: %s", why.text);
     return n;
 }
@@ -92,7 +92,7 @@ static Sluice__Envelope *ask(const char *url, Sluice__Envelope *e)
 {
     Sluice__Envelope *answer;
     struct sl_why why = {{0}};
-    if (sl_wire_call_wait(url, e, RIG_WAIT_MS, &answer, &why))
+    if (sl_wire_call_wait(url, NULL, e, RIG_WAIT_MS, &answer, &why))
         fail_msg("no answer from %s: %s", url, why.text);
     return answer;
 }
@@ -137,7 +137,7 @@ bool rig_join(struct rig_node *n)
     bool accepted = a->register_reply->accepted;
     if (accepted && !n->push) {
         struct sl_why why = {{0}};
-        assert_int_equal(sl_wire_push_open(a->register_reply->event_url, 256, &n->push, &why), SL_OK);
+        assert_int_equal(sl_wire_push_open(a->register_reply->event_url, NULL, 256, &n->push, &why), SL_OK);
     }
     snprintf(n->why, sizeof n->why, "%s", a->register_reply->why ? a->register_reply->why : "");
     sl_wire_free(a);

@@ -75,7 +75,7 @@ static void admin_over_the_socket_answers_the_same(void **s)
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT, *a;
     e.body_case = SLUICE__ENVELOPE__BODY_ADMIN;
     e.admin = &m;
-    assert_int_equal(sl_wire_call_wait(r.admin_url, &e, RIG_WAIT_MS, &a, NULL), SL_OK);
+    assert_int_equal(sl_wire_call_wait(r.admin_url, NULL, &e, RIG_WAIT_MS, &a, NULL), SL_OK);
     assert_int_equal(a->body_case, SLUICE__ENVELOPE__BODY_ADMIN_REPLY);
     const Sluice__AdminTable *t = table(a->admin_reply, "nodes");
     assert_int_equal(t->n_rows, 1);
@@ -88,7 +88,7 @@ static void admin_over_the_socket_answers_the_same(void **s)
     Sluice__HeartbeatReply wrong = SLUICE__HEARTBEAT_REPLY__INIT;
     e.body_case = SLUICE__ENVELOPE__BODY_HEARTBEAT_REPLY;
     e.heartbeat_reply = &wrong;
-    assert_int_equal(sl_wire_call_wait(r.admin_url, &e, RIG_WAIT_MS, &a, NULL), SL_OK);
+    assert_int_equal(sl_wire_call_wait(r.admin_url, NULL, &e, RIG_WAIT_MS, &a, NULL), SL_OK);
     assert_int_equal(a->body_case, SLUICE__ENVELOPE__BODY_COMMAND_REPLY);
     assert_int_equal(a->command_reply->code, SL_EUNSUPPORTED);
     sl_wire_free(a);
