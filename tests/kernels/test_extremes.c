@@ -11,7 +11,7 @@
 #include "kernels/cpu/half.h"
 #include "tests/kernels/op_setup.h"
 
-#define COLS       64u /* of x: two blocks */
+#define COLS       256u /* of x: eight blocks, one of a K type */
 #define PATTERNS   12u
 #define MOST_BYTES (COLS / 32 * 34)
 
@@ -24,25 +24,57 @@ static int is_high(uint32_t pattern, uint32_t k)
     return step == 0 ? (int)flip : (int)((k >> (step - 1) & 1) ^ flip);
 }
 
-/* A row of the least and the greatest codes with scale 1 and, for Q4_1, minimum -1; returns its bytes. */
-static size_t write_row(enum sl_dtype type, uint32_t pattern, uint8_t *to)
+/* The least or greatest codes of a block of 32 behind its scale and minimum, in types of 4, 5 and 8 bits. */
+static void write_codes(enum sl_dtype type, uint32_t pattern, uint32_t first, uint8_t *to)
 {
-    size_t head = type == SL_Q4_1 ? 4 : 2, bytes = sl_dtype_row_bytes(type, 32);
-    uint16_t one = sl_f32_to_f16(1.0f), minus_one = sl_f32_to_f16(-1.0f);
-    for (uint32_t b = 0; b < COLS / 32; b++, to += bytes) {
-        memset(to, 0, bytes);
-        memcpy(to, &one, 2);
-        if (type == SL_Q4_1)
-            memcpy(to + 2, &minus_one, 2);
-        for (uint32_t i = 0; i < 32; i++) {
-            int high = is_high(pattern, b * 32 + i);
-            if (type == SL_Q8_0)
-                to[head + i] = high ? 127 : 128; /* as int8: -128 */
-            else if (high)
-                to[head + i % 16] |= (uint8_t)(i < 16 ? 0x0f : 0xf0);
+    const int five = type == SL_Q5_0 || type == SL_Q5_1;
+    uint8_t *fifth = to, *nibbles = five ? to + 4 : to;
+    for (uint32_t i = 0; i < 32; i++) {
+        int high = is_high(pattern, first + i);
+        if (type == SL_Q8_0) {
+            to[i] = high ? 127 : 128; /* as int8: -128 */
+        } else if (high) {
+            nibbles[i % 16] |= (uint8_t)(i < 16 ? 0x0f : 0xf0);
+            if (five)
+                fifth[i / 8] |= (uint8_t)(1u << i % 8);
         }
     }
-    return bytes * (COLS / 32);
+}
+
+/* The same of 256 elements of Q6_K, whose parts all have scale 1. */
+static void write_k6(uint32_t pattern, uint8_t *to)
+{
+    uint8_t *q = to, *h = to + 128;
+    uint16_t one = sl_f32_to_f16(1.0f);
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t half = i / 128, e = i % 128;
+        if (!is_high(pattern, i))
+            continue;
+        q[half * 64 + e % 64] |= (uint8_t)(e < 64 ? 0x0f : 0xf0);
+        h[half * 32 + e % 32] |= (uint8_t)(3u << e / 32 * 2);
+    }
+    memset(to + 192, 1, 16);
+    memcpy(to + 208, &one, 2);
+}
+
+/* A row of the least and the greatest codes with scale 1 and, where there is one, minimum -1; returns its bytes. */
+static size_t write_row(enum sl_dtype type, uint32_t pattern, uint8_t *to)
+{
+    const int has_min = type == SL_Q4_1 || type == SL_Q5_1;
+    size_t all = sl_dtype_row_bytes(type, COLS), bytes = all / (COLS / 32);
+    uint16_t one = sl_f32_to_f16(1.0f), minus_one = sl_f32_to_f16(-1.0f);
+    memset(to, 0, all);
+    if (type == SL_Q6_K) {
+        write_k6(pattern, to);
+        return all;
+    }
+    for (uint32_t b = 0; b < COLS / 32; b++, to += bytes) {
+        memcpy(to, &one, 2);
+        if (has_min)
+            memcpy(to + 2, &minus_one, 2);
+        write_codes(type, pattern, b * 32, to + (has_min ? 4 : 2));
+    }
+    return all;
 }
 
 struct product {
@@ -76,7 +108,7 @@ static void close_product(struct product *p)
 static void largest_codes_times_largest_activations_are_exact(void **state)
 {
     (void)state;
-    static const enum sl_dtype types[] = {SL_Q8_0, SL_Q4_0, SL_Q4_1};
+    static const enum sl_dtype types[] = {SL_Q8_0, SL_Q4_0, SL_Q4_1, SL_Q5_0, SL_Q5_1, SL_Q6_K};
     float x[PATTERNS * COLS], row[COLS];
     for (uint32_t i = 0; i < PATTERNS; i++)
         for (uint32_t k = 0; k < COLS; k++)
