@@ -37,6 +37,7 @@ static void step_arrays_new(struct sl_engine *e)
     e->spec_seqs = sl_xcalloc(n, sizeof *e->spec_seqs);
     e->n_drafts = sl_xcalloc(n, sizeof *e->n_drafts);
     e->expected = sl_xcalloc((size_t)n + 1, sizeof *e->expected);
+    e->records = sl_xcalloc(SL_STEP_RECORDS, sizeof *e->records);
     e->scratch_pages = sl_xcalloc(sl_pages_of(e, e->context_length) + 1, sizeof *e->scratch_pages);
 }
 
@@ -44,6 +45,7 @@ static void step_arrays_free(struct sl_engine *e)
 {
     struct sl_step *st = &e->step;
     sl_free(e->scratch_pages);
+    sl_free(e->records);
     sl_free(e->expected);
     sl_free(e->n_drafts);
     sl_free(e->spec_seqs);
@@ -125,6 +127,7 @@ enum sl_err sl_engine_open(const struct sl_engine_conf *conf, struct sl_engine *
     sl_plan_pace_init(&e->pace, &e->cost);
     sl_cost_learner_init(&e->learner, &e->cost, doubt);
     step_arrays_new(e);
+    e->opened_us = e->clock_us();
     *out = e;
     return SL_OK;
 

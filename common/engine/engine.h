@@ -192,6 +192,19 @@ struct sl_engine_stats {
     double busy_ms, predicted_ms, actual_ms;  /* sums over steps: the prediction error */
     double step_error_p50, step_error_p90; /* of |predicted - actual| / actual of all steps; 0 before any */
 };
+/* A step as it ran, for people who watch; the last SL_STEP_RECORDS are kept. */
+#define SL_STEP_RECORDS 2048u
+struct sl_step_record {
+    uint64_t seq;      /* of all steps, from 1 */
+    uint64_t ended_us; /* of sl_engine_uptime_us() */
+    uint32_t took_us, predicted_us;
+    uint32_t decode_rows, draft_rows, prompt_rows;
+    uint32_t n_prompts; /* that the prompt rows belong to */
+};
+/* Copies at most max records after number `after`, oldest first; returns how many. */
+size_t sl_engine_step_records(const struct sl_engine *e, uint64_t after, struct sl_step_record *out,
+                              size_t max);
+uint64_t sl_engine_uptime_us(const struct sl_engine *e);
 /* Memory that was taken at open, in bytes. */
 struct sl_engine_memory {
     uint64_t weights, kv;

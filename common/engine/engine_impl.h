@@ -4,7 +4,7 @@
  * engine_step.c admit, plan, start, collect    pages.c     who holds which page; preemption
  * drafts.c     guesses, and what became of them
  * device.c     the device thread               profile.c   first measurement of the cost model
- *                                              cost_cache.c keeps it for the next start */
+ * step_records.c what the last steps were like  cost_cache.c keeps it for the next start */
 #ifndef SLUICE_COMMON_ENGINE_ENGINE_IMPL_H
 #define SLUICE_COMMON_ENGINE_ENGINE_IMPL_H
 
@@ -72,6 +72,7 @@ struct sl_step {
     struct sl_sample_row *samples; /* [n_out]; they point into the sequences */
     struct sl_sampled *sampled;
     struct sl_step_load load;
+    uint32_t n_decode; /* the first runs are those of decoding sequences */
     double predicted_ms, actual_ms;
 };
 
@@ -174,6 +175,8 @@ struct sl_engine {
     struct sl_engine_stats total;                        /* the sums; counts are filled when asked */
     uint64_t step_errors[SL_STEP_ERROR_MAX_PERCENT + 1]; /* steps by |predicted - actual| / actual, whole %;
                                                             the last one has all beyond it */
+    uint64_t opened_us;
+    struct sl_step_record *records; /* [SL_STEP_RECORDS], by number modulo that */
 };
 
 /* ---- engine.c ---- */
@@ -200,6 +203,10 @@ void sl_drafts_plan(struct sl_engine *e, uint32_t n, struct sl_plan_state *state
 /* Appends what the step in flight sampled at the 1 + n_drafts rows of s, up to the first draft that was not
  * sampled. */
 void sl_drafts_collect(struct sl_seq *s, const struct sl_sampled *sampled);
+
+/* ---- step_records.c ---- */
+/* Takes down the step just counted. */
+void sl_step_record_add(struct sl_engine *e);
 
 /* ---- pages.c ---- */
 uint32_t sl_pages_of(const struct sl_engine *e, uint32_t n_tokens);

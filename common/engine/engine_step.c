@@ -278,6 +278,7 @@ static void build(struct sl_engine *e, uint32_t n_decode, const struct sl_plan *
         add_run(e, s, s->computed, n, s->computed + n == sl_seq_goal(s) && sl_seq_samples(s));
     }
     st->load = plan->load;
+    st->n_decode = n_decode;
     st->predicted_ms = plan->predicted_ms;
 }
 
@@ -399,6 +400,7 @@ static void collect(struct sl_engine *e)
     e->total.actual_ms += st->actual_ms;
     e->step_errors[error_percent(st->predicted_ms, st->actual_ms)]++;
     sl_cost_observe(&e->learner, &e->cost, &st->load, st->actual_ms);
+    sl_step_record_add(e);
     for (uint32_t i = 0; i < st->batch.n_runs; i++)
         collect_run(e, i);
 }

@@ -112,7 +112,11 @@ static void on_stats(struct sl_node *n, struct sl_wire_in *in)
     struct sl_arena *a = sl_arena_new(REPLY_ARENA_BYTES);
     Sluice__StatsReply r;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
-    sl_node_stats_reply(n, a, in->msg->stats->has_requests && in->msg->stats->requests, &r);
+    const Sluice__StatsRequest *m = in->msg->stats;
+    if (m->has_steps_after)
+        sl_node_steps_reply(n, a, m->steps_after, &r);
+    else
+        sl_node_stats_reply(n, a, m->has_requests && m->requests, &r);
     e.body_case = SLUICE__ENVELOPE__BODY_STATS_REPLY;
     e.stats_reply = &r;
     sl_wire_reply(in, &e);

@@ -300,3 +300,48 @@ void sl_node_stats_reply(struct sl_node *n, struct sl_arena *a, bool sequences, 
     if (sequences)
         out->n_sequences = fill_sequences(n, a, &out->sequences);
 }
+
+/* Fills the columns of m, which have room for n. */
+static void fill_columns(Sluice__StepLog *m, const struct sl_step_record *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        m->ended_us[i] = r[i].ended_us;
+        m->took_us[i] = r[i].took_us;
+        m->predicted_us[i] = r[i].predicted_us;
+        m->decode_rows[i] = r[i].decode_rows;
+        m->draft_rows[i] = r[i].draft_rows;
+        m->prompt_rows[i] = r[i].prompt_rows;
+        m->prompts[i] = r[i].n_prompts;
+    }
+    m->n_ended_us = m->n_took_us = m->n_predicted_us = m->n_decode_rows = m->n_draft_rows = n;
+    m->n_prompt_rows = m->n_prompts = n;
+    m->first_step = n ? r[0].seq : 0;
+}
+
+void sl_node_steps_reply(struct sl_node *n, struct sl_arena *a, uint64_t after, Sluice__StatsReply *out)
+{
+    struct sl_engine_stats s;
+    struct sl_step_record *r = sl_arena_alloc(a, SL_STEP_RECORDS * sizeof *r);
+    Sluice__StepLog *m = sl_arena_alloc(a, sizeof *m);
+    sluice__stats_reply__init(out);
+    out->load = sl_arena_alloc(a, sizeof *out->load);
+    SL_ASSERT(r && m && out->load);
+    sl_node_load(n, out->load);
+    sluice__step_log__init(m);
+    size_t n_records = sl_engine_step_records(n->engine, after, r, SL_STEP_RECORDS);
+    uint32_t **const columns[] = {&m->took_us,    &m->predicted_us, &m->decode_rows,
+                                  &m->draft_rows, &m->prompt_rows,  &m->prompts};
+    m->ended_us = sl_arena_alloc(a, SL_STEP_RECORDS * sizeof *m->ended_us);
+    SL_ASSERT(m->ended_us);
+    for (size_t i = 0; i < SL_COUNTOF(columns); i++) {
+        *columns[i] = sl_arena_alloc(a, SL_STEP_RECORDS * sizeof **columns[i]);
+        SL_ASSERT(*columns[i]);
+    }
+    fill_columns(m, r, n_records);
+    sl_engine_stats(n->engine, &s);
+    m->uptime_us = sl_engine_uptime_us(n->engine);
+    m->has_prompt_tokens = m->has_decode_tokens = true;
+    m->prompt_tokens = s.prompt_tokens;
+    m->decode_tokens = s.decode_tokens;
+    out->steps = m;
+}

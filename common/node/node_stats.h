@@ -12,6 +12,8 @@ Sluice__CostModel *sl_node_cost(struct sl_node *n, struct sl_arena *a);
 size_t sl_node_links(struct sl_node *n, struct sl_arena *a, Sluice__LinkReport ***out);
 Sluice__NodeInfo *sl_node_info(struct sl_node *n, struct sl_arena *a);
 size_t sl_node_prefix_hashes(struct sl_node *n, struct sl_arena *a, uint64_t **out);
+/* Load, and the steps after number `after`. */
+void sl_node_steps_reply(struct sl_node *n, struct sl_arena *a, uint64_t after, Sluice__StatsReply *out);
 void sl_node_stats_reply(struct sl_node *n, struct sl_arena *a, bool sequences, Sluice__StatsReply *out);
 
 #endif

@@ -9,7 +9,7 @@
 #include "common/base/mem.h"
 #include "proto/sluice.pb-c.h"
 
-#define SL_ADMIN_MAX_TABLES 4
+#define SL_ADMIN_MAX_TABLES 6
 #define SL_ADMIN_MAX_ROWS   2000 /* of one table; a message has its limit too */
 
 struct sl_admin_out {

@@ -133,11 +133,12 @@ static void request_row(struct sl_admin_out *o, const struct sl_decision *d, con
     age_cell(o, age_us / 1000);
 }
 
-void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_recent)
+void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_open,
+                       uint32_t n_recent)
 {
     sl_admin_table(o, "requests", "id,state,mode,P,s,D,attempts,prompt_tokens,tokens,age");
-    for (const struct sl_request *r = sl_request_table_next(s->requests, NULL); r;
-         r = sl_request_table_next(s->requests, r))
+    for (const struct sl_request *r = sl_request_table_next(s->requests, NULL); r && n_open > 0;
+         r = sl_request_table_next(s->requests, r), n_open--)
         request_row(o, r->record, sl_req_state_name(r->state), r->n_received,
                     s->now_us - r->record->arrived_us);
     uint32_t shown = 0;

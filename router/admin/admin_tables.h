@@ -26,8 +26,9 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s);
 /* One node as it sees itself: the parts of requests it has, and its counters. */
 void sl_admin_node(struct sl_admin_out *o, const char *node, const Sluice__StatsReply *reply);
 void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s);
-/* The open ones, then up to n_recent that ended. */
-void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_recent);
+/* The oldest n_open open ones, then up to n_recent that ended. */
+void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_open,
+                       uint32_t n_recent);
 /* id: of the request, or the client's own X-Request-Id; "last" is the newest. */
 void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id);
 

@@ -2,7 +2,7 @@
  *
  * Every path also works without /v1 in front (llama.cpp's habit). Keys: when there are any, all but the
  * public paths ask for one. Pages of other origins: allowed for the OpenAI paths as configured, never for
- * /sluice, so that a web page a person happens to open cannot switch the mode of a router on loopback (a POST
+ * /sluice and /ui, so that a web page a person happens to open cannot switch the mode of a router on loopback (a POST
  * without a body needs no preflight). */
 #include "router/api/api_internal.h"
 #include "router/api/tool_calls.h"
@@ -37,6 +37,9 @@ static const struct route {
     {"GET", "/version", sl_api_version, SL_HTTP_HERE, PUBLIC},
     {"GET", "/load", sl_api_load, SL_HTTP_HERE, 0},
     {"GET", "/metrics", sl_api_metrics, SL_HTTP_HERE, 0},
+    {"GET", "/ui/state", sl_api_ui_state, SL_HTTP_ON_WORKER, 0},
+    {"GET", "/ui/steps", sl_api_ui_steps, SL_HTTP_ON_WORKER, PREFIX},
+    {"GET", "/ui", sl_api_ui, SL_HTTP_HERE, PUBLIC | PREFIX},
     {"GET", "/sluice/v1", sl_api_admin_get, SL_HTTP_ON_WORKER, PREFIX},
     {"POST", "/sluice/v1", sl_api_admin_post, SL_HTTP_ON_WORKER, PREFIX},
 };
@@ -110,9 +113,26 @@ static bool path_matches(const struct route *r, const char *path, const char **a
     return false;
 }
 
+static bool is_ui(const char *path)
+{
+    return strncmp(path, "/ui", 3) == 0;
+}
+
+/* What a page of another origin may not read, whatever cors_origins says. */
 static bool is_admin(const char *path)
 {
-    return strncmp(path, "/sluice/", 8) == 0;
+    return strncmp(path, "/sluice/", 8) == 0 || is_ui(path);
+}
+
+/* Whether a web page asks that may not. A browser names the origin of what asks, also where it is this router's
+ * own page; that one may read /ui. */
+static bool is_strange_page(const struct sl_http_call *c, const char *path)
+{
+    const char *origin = sl_http_header(c, "Origin"), *host = sl_http_header(c, "Host");
+    if (!origin || !is_admin(path))
+        return false;
+    const char *name = strstr(origin, "://");
+    return !is_ui(path) || !name || !host || strcasecmp(name + 3, host) != 0;
 }
 
 /* *others: the path exists with another method. */
@@ -206,11 +226,13 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
         char text[256];
         snprintf(text, sizeof text, "There is no %.150s here.", sl_http_path(c));
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_ENOTFOUND, .message = text});
-    } else if (is_admin(path) && sl_http_header(c, "Origin")) {
+    } else if (is_strange_page(c, path)) {
         sl_http_answer_error(
-            c, &(struct sl_http_error){.err = SL_EDENIED,
-                                       .status = 403,
-                                       .message = "Pages of web browsers may not use /sluice."});
+            c, &(struct sl_http_error){
+                   .err = SL_EDENIED,
+                   .status = 403,
+                   .message =
+                       "Pages of web browsers may not use /sluice, and /ui is for the router's own page."});
     } else if (r->flags & JSON && !is_json(c)) {
         sl_http_answer_error(c,
                              &(struct sl_http_error){

@@ -33,7 +33,7 @@ static json_t *strings_json(char *const *s, size_t n)
     return list;
 }
 
-static json_t *tables_json(const Sluice__AdminReply *reply)
+json_t *sl_api_tables_json(const Sluice__AdminReply *reply)
 {
     json_t *tables = json_array();
     for (size_t t = 0; t < reply->n_tables; t++) {
@@ -89,12 +89,12 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
             c, &(struct sl_http_error){.err = reply->code < SL_N_ERR ? (enum sl_err)reply->code : SL_EBUG,
                                        .message = reply->text});
     } else if (strcmp(method, "GET") == 0) {
-        sl_api_answer_json(c, tables_json(reply));
+        sl_api_answer_json(c, sl_api_tables_json(reply));
     } else {
         json_t *answer = json_object();
         json_t *text = json_string(reply->text ? reply->text : "");
         json_object_set_new(answer, "text", text ? text : json_string(""));
-        json_object_set_new(answer, "tables", tables_json(reply));
+        json_object_set_new(answer, "tables", sl_api_tables_json(reply));
         sl_api_answer_json(c, answer);
     }
     sluice__admin_reply__free_unpacked(reply, NULL);

@@ -36,6 +36,10 @@ void sl_api_metrics(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_admin_get(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_admin_post(struct sl_api *a, struct sl_http_call *c, const char *arg);
 
+void sl_api_ui(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_ui_state(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_ui_steps(struct sl_api *a, struct sl_http_call *c, const char *arg);
+
 /* The body as a JSON object; NULL after answering with what is wrong. */
 json_t *sl_api_body(struct sl_http_call *c);
 void sl_api_answer_fault(struct sl_http_call *c, const struct sl_fault *fault);
@@ -43,6 +47,8 @@ void sl_api_answer_fault(struct sl_http_call *c, const struct sl_fault *fault);
 const char *sl_api_key_name(const struct sl_api *a, const struct sl_http_call *c);
 /* Takes j. */
 void sl_api_answer_json(struct sl_http_call *c, json_t *j);
+/* [{"title","columns":[...],"rows":[[...]]}] */
+json_t *sl_api_tables_json(const Sluice__AdminReply *reply);
 /* Unknown members, told once per name. */
 void sl_api_log_unknown(struct sl_api *a, const struct sl_oai_request *r);
 

@@ -90,3 +90,13 @@ enum sl_err sl_gate_admin(struct sl_flow_gate *g, const char *op, const char *co
     pthread_rwlock_unlock(&g->lock);
     return err;
 }
+
+enum sl_err sl_gate_steps(struct sl_flow_gate *g, uint64_t after, struct sl_buf *out)
+{
+    pthread_rwlock_rdlock(&g->lock);
+    enum sl_err err = g->flow ? SL_OK : SL_EDRAINING;
+    if (!err)
+        sl_flow_steps(g->flow, after, out);
+    pthread_rwlock_unlock(&g->lock);
+    return err;
+}

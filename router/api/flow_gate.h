@@ -24,5 +24,7 @@ bool sl_gate_ready(struct sl_flow_gate *g, struct sl_why *why);
 void sl_gate_drain(struct sl_flow_gate *g, uint32_t *open_requests);
 SL_MUST_CHECK enum sl_err sl_gate_admin(struct sl_flow_gate *g, const char *op, const char *const *args,
                                         size_t n_args, uint32_t timeout_ms, Sluice__AdminReply **reply);
+/* SL_EDRAINING when it is closed. */
+SL_MUST_CHECK enum sl_err sl_gate_steps(struct sl_flow_gate *g, uint64_t after, struct sl_buf *out);
 
 #endif

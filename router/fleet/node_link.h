@@ -14,6 +14,7 @@ enum sl_node_command {
     SL_CMD_CANCEL,
     SL_CMD_DRAIN,
     SL_CMD_STATS,
+    SL_CMD_STEPS, /* StatsRequest with steps_after */
     SL_CMD_RESYNC
 };
 

@@ -284,7 +284,9 @@ static void reset_life(struct sl_node *n, uint64_t now_ms)
     n->n_peers = 0;
     n->sent = n->accepted = (struct sl_node_ledger){0};
     let_prompts_go(n);
-    n->heartbeats = 0;
+    n->heartbeats = n->steps_seen = 0;
+    n->steps_asked = false;
+    n->tells_steps = true;
     n->registered_ms = n->heard_ms = n->progressed_ms = now_ms;
 }
 

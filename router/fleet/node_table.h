@@ -82,8 +82,10 @@ struct sl_node {
     uint64_t placed;                /* legs placed here, for sluicectl */
     bool told;                      /* told_state was made an event */
     enum sl_node_state told_state;
-    uint64_t event_seq;        /* of the last batch of this boot; they count from 1 */
-    struct sl_node_link *link; /* owned by the flow; NULL when dead */
+    uint64_t event_seq;            /* of the last batch of this boot; they count from 1 */
+    uint64_t steps_seen;           /* number of its last step told; steps of this boot count from 1 */
+    bool steps_asked, tells_steps; /* an answer is under way; false of tells_steps: too old for that */
+    struct sl_node_link *link;     /* owned by the flow; NULL when dead */
 };
 
 struct sl_node_conf {

@@ -16,9 +16,12 @@
 #include "common/base/log.h"
 #include "router/admin/admin_tables.h"
 
-#define MAX_ARGS   8
-#define RECENT     20 /* ended requests that `requests` shows */
-#define RECENT_MAX 1000
+#define MAX_ARGS    8
+#define RECENT      20 /* ended requests that `requests` shows */
+#define RECENT_MAX  1000
+#define UI_REQUESTS 200 /* open ones, the oldest */
+#define UI_EVENTS   40
+#define UI_ENDED    12
 
 /* Someone who waits for an operation. */
 struct sl_admin_wait {
@@ -163,7 +166,7 @@ static bool op_requests(struct sl_flow *f, struct sl_admin_wait *w, struct sl_ad
     struct sl_admin_state s = state_of(f);
     uint64_t n;
     if (number_arg(w, 0, RECENT, RECENT_MAX, "How many ended requests to show", o, &n))
-        sl_admin_requests(o, &s, (uint32_t)n);
+        sl_admin_requests(o, &s, UINT32_MAX, (uint32_t)n);
     return true;
 }
 
@@ -178,6 +181,19 @@ static bool op_events(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admi
     } else if (number_arg(w, 0, RECENT, SL_CLUSTER_EVENTS, "How many events to show", o, &n)) {
         sl_admin_events(o, f->events_log, (uint32_t)n);
     }
+    return true;
+}
+
+/* All that /ui shows beside the steps. */
+static bool op_ui(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    (void)w;
+    struct sl_admin_state s = state_of(f);
+    sl_admin_nodes(o, &s);
+    sl_admin_links(o, &s);
+    sl_admin_requests(o, &s, UI_REQUESTS, UI_ENDED);
+    sl_admin_events(o, f->events_log, UI_EVENTS);
+    sl_admin_status(o, &s);
     return true;
 }
 
@@ -316,7 +332,7 @@ static const struct op {
     {"status", 0, 0, op_status},     {"nodes", 0, 1, op_nodes},   {"links", 0, 0, op_links},
     {"mode", 0, 1, op_mode},         {"drain", 1, 1, op_drain},   {"undrain", 1, 1, op_undrain},
     {"requests", 0, 1, op_requests}, {"cancel", 1, 1, op_cancel}, {"explain", 1, 1, op_explain},
-    {"events", 0, 2, op_events},
+    {"events", 0, 2, op_events},     {"ui", 0, 0, op_ui},
 };
 
 static void run(struct sl_flow *f, struct sl_admin_wait *w)

@@ -230,6 +230,35 @@ enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *n, uint32_t tr
     return sl_node_link_send(n->link, &e, &call);
 }
 
+void sl_flow_ask_steps(struct sl_flow *f, struct sl_node *n)
+{
+    if (n->steps_asked || !n->tells_steps || !n->link)
+        return;
+    Sluice__StatsRequest m = SLUICE__STATS_REQUEST__INIT;
+    m.has_steps_after = true;
+    m.steps_after = n->steps_seen;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_STATS;
+    e.stats = &m;
+    struct sl_node_call call = {.command = SL_CMD_STEPS, .boot_id = n->boot_id};
+    snprintf(call.node, sizeof call.node, "%s", n->name);
+    n->steps_asked = sl_node_link_send(n->link, &e, &call) == SL_OK;
+}
+
+static void on_steps_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
+                            const Sluice__StatsReply *reply)
+{
+    struct sl_node *n = sl_node_table_find_boot(f->nodes, call->node, call->boot_id);
+    if (!n)
+        return;
+    n->steps_asked = false;
+    if (reply && reply->steps)
+        n->steps_seen =
+            sl_step_log_take(f->steps, n->name, n->boot_id, reply->steps, n->steps_seen, sl_now_us());
+    else if (err == SL_OK)
+        n->tells_steps = false;
+}
+
 /* The request and leg an answer is for; NULL when that is over. */
 static struct sl_request *request_of(struct sl_flow *f, const struct sl_node_call *call, struct sl_leg **leg)
 {
@@ -311,7 +340,8 @@ void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in)
     if (!err && e->body_case == SLUICE__ENVELOPE__BODY_COMMAND_REPLY) {
         err = e->command_reply->code < SL_N_ERR ? (enum sl_err)e->command_reply->code : SL_EPROTO;
         why = e->command_reply->why;
-    } else if (!err && call.command != SL_CMD_RESYNC && call.command != SL_CMD_STATS) {
+    } else if (!err && call.command != SL_CMD_RESYNC && call.command != SL_CMD_STATS &&
+               call.command != SL_CMD_STEPS) {
         err = SL_EPROTO;
         why = "The node answered with another kind of message.";
     }
@@ -334,6 +364,10 @@ void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in)
         break;
     case SL_CMD_DRAIN:
         sl_flow_on_drain_answer(f, &call, err, why);
+        break;
+    case SL_CMD_STEPS:
+        on_steps_answer(f, &call, err,
+                        e && e->body_case == SLUICE__ENVELOPE__BODY_STATS_REPLY ? e->stats_reply : NULL);
         break;
     case SL_CMD_STATS:
         sl_flow_on_stats_answer(

@@ -19,6 +19,7 @@
 #include "common/sched/admission.h"
 #include "router/admin/cluster_events.h"
 #include "router/admin/metrics_http.h"
+#include "router/admin/step_log.h"
 #include "router/fleet/node_link.h"
 #include "router/flow/flow_door.h"
 #include "router/flow/recover.h"
@@ -49,6 +50,7 @@ struct sl_flow {
     struct sl_node_view *view; /* scratch of placement */
     enum sl_place_mode mode;
     uint64_t next_stats_ms;
+    struct sl_step_log *steps; /* has its own lock */
     struct sl_share share;
     struct sl_share_entry *held; /* [conf.max_requests] */
     uint32_t n_waiting;          /* of held */
@@ -59,6 +61,7 @@ struct sl_flow {
     /* any thread */
     atomic_uint open_requests; /* submitted and not ended */
     atomic_uint_fast64_t next_id;
+    atomic_uint_fast64_t watched_until_ms; /* somebody looks at the steps */
     atomic_bool draining, stop;
     pthread_mutex_t ready_lock;
     bool ready;
@@ -140,6 +143,8 @@ SL_MUST_CHECK enum sl_err sl_flow_send_drain(struct sl_flow *f, struct sl_node *
 /* user NULL: for /metrics, nobody waits. */
 SL_MUST_CHECK enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *n, uint32_t tries,
                                              void *user);
+/* The steps that are not in the step log yet; nothing happens while an answer is under way. */
+void sl_flow_ask_steps(struct sl_flow *f, struct sl_node *n);
 /* An answer of a command, or its failure; frees in. */
 void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in);
 

@@ -123,6 +123,19 @@ static void late_report(struct sl_flow *f, const Sluice__DoneEvent *ev, const ch
         take_report(leg, ev);
 }
 
+/* P's pages are at D. */
+static void note_transfer(struct sl_flow *f, const struct sl_request *r)
+{
+    const struct sl_decision_leg *p = &r->record->p;
+    if (r->p.granted_us && p->reported && p->report.has_pages_sent && p->report.pages_sent)
+        sl_step_log_transfer(f->steps, &(struct sl_step_transfer){.from = r->p.node,
+                                                                  .to = r->d.node,
+                                                                  .request = r->req->id,
+                                                                  .start_us = r->p.granted_us,
+                                                                  .end_us = sl_now_us(),
+                                                                  .pages = p->report.pages_sent});
+}
+
 static void see_done(struct sl_flow *f, const Sluice__DoneEvent *ev, const char *node, uint64_t boot_id)
 {
     struct sl_request *r = sl_request_table_find(f->table, ev->request_id);
@@ -137,6 +150,8 @@ static void see_done(struct sl_flow *f, const Sluice__DoneEvent *ev, const char 
     r->last_heard_us = sl_now_us();
     sl_flow_leg_done(f, leg);
     take_report(duty_p ? &r->record->p : &r->record->d, ev);
+    if (duty_p && ev->reason == SLUICE__DONE_REASON__DONE_PREFILLED)
+        note_transfer(f, r);
     if (r->state == SL_REQ_ENDING) {
         sl_flow_settle(f, r);
         return;
@@ -176,6 +191,8 @@ static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *n
         return;
     r->last_heard_us = sl_now_us();
     sl_flow_leg_accepted(f, r, leg);
+    if (leg == &r->p && !leg->granted_us && strcmp(ev->state, "granted") == 0)
+        leg->granted_us = r->last_heard_us;
     SL_DEBUG("leg moved on req=%s peer=%s duty=%s state=%s", r->req->id, node,
              leg == &r->p ? "prefill" : "decode", ev->state);
 }

@@ -25,8 +25,9 @@
 #define SERVER_CONTEXTS 32
 #define PER_ROUND       128 /* messages of one queue between looks at the others */
 #define TICK_MIN_MS     20
-#define STATS_MS        5000 /* nodes are asked for their counters this often */
-#define URGENT_PART     8u   /* of max_requests, for requests that go before the others */
+#define STATS_MS        5000  /* nodes are asked for their counters this often */
+#define WATCH_MS        10000 /* nodes are asked for their steps for so long after the last look */
+#define URGENT_PART     8u    /* of max_requests, for requests that go before the others */
 #define TAG_REGISTER    1
 #define TAG_ADMIN       2
 
@@ -191,6 +192,18 @@ static void ask_stats(struct sl_flow *f)
     }
 }
 
+/* Only while somebody looks: nodes keep their last steps, so whoever comes sees what was before. */
+static void ask_steps(struct sl_flow *f)
+{
+    if (sl_now_ms() >= atomic_load(&f->watched_until_ms))
+        return;
+    for (uint32_t i = 0; i < sl_node_table_len(f->nodes); i++) {
+        struct sl_node *n = sl_node_table_at(f->nodes, i);
+        if (n->state != SL_NODE_DEAD)
+            sl_flow_ask_steps(f, n);
+    }
+}
+
 static void on_tick(void *arg)
 {
     struct sl_flow *f = arg;
@@ -210,6 +223,7 @@ static void on_tick(void *arg)
     sl_flow_let_go(f);
     sl_cluster_events_watch(f->events_log, f->nodes);
     ask_stats(f);
+    ask_steps(f);
     sl_flow_refresh_ready(f);
     sl_request_metrics_now(f->metrics, &(struct sl_request_gauges){.nodes = f->nodes,
                                                                    .mode = f->mode,
@@ -345,6 +359,7 @@ static void free_all(struct sl_flow *f)
     sl_decisions_free(f->decisions);
     sl_cluster_events_free(f->events_log);
     sl_request_metrics_free(f->metrics);
+    sl_step_log_free(f->steps);
     sl_door_free(f->door);
     sl_free(f->view);
     sl_free(f->held);
@@ -409,6 +424,7 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
     f->decisions = sl_decisions_new(conf->max_requests < SL_DECISIONS ? SL_DECISIONS
                                                                       : conf->max_requests + SL_DECISIONS);
     f->metrics = sl_request_metrics_new(conf->metrics, conf->model_name, conf->version);
+    f->steps = sl_step_log_new(sl_now_us());
     f->view = sl_xcalloc(1, sizeof *f->view);
     f->held = sl_xcalloc(conf->max_requests, sizeof *f->held);
     f->accounts = sl_hashmap_new();
@@ -445,6 +461,12 @@ void sl_flow_close(struct sl_flow *f)
 }
 
 /* ---- any thread ---- */
+
+void sl_flow_steps(struct sl_flow *f, uint64_t after, struct sl_buf *out)
+{
+    atomic_store(&f->watched_until_ms, sl_now_ms() + WATCH_MS);
+    sl_step_log_json(f->steps, after, sl_now_us(), out);
+}
 
 enum sl_err sl_flow_submit(struct sl_flow *f, struct sl_gen_req *req, sl_gen_event_fn *on_event, void *arg,
                            struct sl_why *why)

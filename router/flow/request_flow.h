@@ -67,5 +67,8 @@ void sl_flow_drain(struct sl_flow *f, uint32_t *open_requests);
  * sluice__admin_reply__free_unpacked(reply, NULL). */
 SL_MUST_CHECK enum sl_err sl_flow_admin(struct sl_flow *f, const char *op, const char *const *args,
                                         size_t n_args, uint32_t timeout_ms, Sluice__AdminReply **reply);
+/* Steps and transfers after number `after` as JSON (router/admin/step_log.h). For some seconds after a call nodes
+ * are asked for them. */
+void sl_flow_steps(struct sl_flow *f, uint64_t after, struct sl_buf *out);
 
 #endif

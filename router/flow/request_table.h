@@ -33,6 +33,7 @@ struct sl_leg {
     uint64_t boot_id;
     char peer_address[SL_NODE_URL]; /* its transfer address, for the other leg */
     struct sl_charge charge;
+    uint64_t granted_us; /* duty P: the decode node took its pages from here on; 0 = not yet */
 };
 
 struct sl_held; /* a token that came early */

@@ -364,6 +364,47 @@ static void decode_rows_run_in_every_step_beside_a_long_prompt(void **state)
 
 /* ---- KV from elsewhere ---- */
 
+static void steps_are_taken_down_and_the_last_ones_kept(void **state)
+{
+    (void)state;
+    struct sl_engine_conf conf = conf_of(64);
+    struct fixture f = open_engine(&conf);
+    struct sl_step_record r[SL_STEP_RECORDS];
+    assert_int_equal(sl_engine_step_records(f.e, 0, r, SL_STEP_RECORDS), 0);
+    struct sl_seq_spec spec = spec_of(10, 40);
+    struct sl_seq *a = open_seq(&f, &spec);
+    while (count(&f, a, SL_EV_TOKEN) == 0)
+        step(&f);
+    spec = spec_of(50, 2);
+    spec.chunk_tokens = 8;
+    struct sl_seq *b = open_seq(&f, &spec);
+    run(&f);
+    struct sl_engine_stats s;
+    sl_engine_stats(f.e, &s);
+    size_t n = sl_engine_step_records(f.e, 0, r, SL_STEP_RECORDS), mixed = 0;
+    assert_int_equal(n, s.steps);
+    uint64_t prompt = 0, decode = 0;
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(r[i].seq, i + 1);
+        assert_true(r[i].ended_us <= sl_engine_uptime_us(f.e) &&
+                    (i == 0 || r[i].ended_us >= r[i - 1].ended_us));
+        prompt += r[i].prompt_rows;
+        decode += r[i].decode_rows;
+        mixed += r[i].decode_rows == 1 && r[i].prompt_rows && r[i].n_prompts == 1;
+    }
+    assert_int_equal(prompt, s.prompt_tokens);
+    assert_int_equal(decode, s.decode_tokens);
+    assert_true(mixed >= 6); /* 50 tokens, 8 a step, beside the row of a */
+    assert_int_equal(sl_engine_step_records(f.e, n - 3, r, SL_STEP_RECORDS), 3);
+    assert_int_equal(r[0].seq, n - 2);
+    assert_int_equal(sl_engine_step_records(f.e, n, r, SL_STEP_RECORDS), 0);
+    assert_int_equal(sl_engine_step_records(f.e, n + 9, r, 5), 5); /* asked by a number of a life before */
+    assert_int_equal(r[0].seq, 1);
+    sl_engine_seq_close(f.e, a);
+    sl_engine_seq_close(f.e, b);
+    close_engine(&f);
+}
+
 static void split_request_waits_for_pages_and_goes_on(void **state)
 {
     (void)state;
@@ -739,6 +780,7 @@ int main(void)
         cmocka_unit_test(tpot_wish_of_a_decoding_sequence_bounds_the_chunks_beside_it),
         cmocka_unit_test(chunk_setting_of_the_sequence_is_kept),
         cmocka_unit_test(decode_rows_run_in_every_step_beside_a_long_prompt),
+        cmocka_unit_test(steps_are_taken_down_and_the_last_ones_kept),
         cmocka_unit_test(split_request_waits_for_pages_and_goes_on),
         cmocka_unit_test(first_token_from_elsewhere_is_decoded_on_without_a_prompt_row),
         cmocka_unit_test(first_token_that_ends_the_request_finishes_at_once),

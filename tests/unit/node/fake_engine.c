@@ -222,6 +222,19 @@ void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
     memset(out, 0, sizeof *out);
     out->total_pages = out->free_pages = N_PAGES;
 }
+size_t sl_engine_step_records(const struct sl_engine *e, uint64_t after, struct sl_step_record *out,
+                              size_t max)
+{
+    (void)e, (void)after, (void)out, (void)max;
+    return 0;
+}
+
+uint64_t sl_engine_uptime_us(const struct sl_engine *e)
+{
+    (void)e;
+    return 1;
+}
+
 struct sl_seq *sl_engine_blocking(const struct sl_engine *e)
 {
     (void)e;

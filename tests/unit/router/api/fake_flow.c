@@ -215,3 +215,9 @@ enum sl_err sl_flow_admin(struct sl_flow *f, const char *op, const char *const *
     *reply = sluice__admin_reply__unpack(NULL, sluice__admin_reply__pack(&r, packed), packed);
     return SL_OK;
 }
+
+void sl_flow_steps(struct sl_flow *f, uint64_t after, struct sl_buf *out)
+{
+    (void)f;
+    sl_buf_printf(out, "{\"next\":%" PRIu64 "}", after);
+}

@@ -425,6 +425,50 @@ static void pages_of_allowed_origins_only_get_cors_headers(void **state)
     close_rig(&rig);
 }
 
+static void page_asks_for_no_key_and_its_data_do(void **state)
+{
+    static const struct {
+        const char *path, *headers;
+        int status;
+        const char *type;
+    } cases[] = {
+        {"/ui", "", 301, NULL},
+        {"/ui/", "", 200, "text/html; charset=utf-8"},
+        {"/ui/index.html", "", 200, "text/html; charset=utf-8"},
+        {"/ui/ui.css", "", 200, "text/css; charset=utf-8"},
+        {"/ui/ui.js", "", 200, "text/javascript; charset=utf-8"},
+        {"/ui/../main.c", "", 404, "application/json"},
+        {"/ui/", "Origin: https://page.example\r\n", 403, "application/json"},
+        {"/ui/ui.js", "Origin: https://x\r\n", 200, "text/javascript; charset=utf-8"},
+        {"/ui/ui.js", "Origin: null\r\n", 403, "application/json"},
+        {"/ui/state", "", 401, "application/json"},
+        {"/ui/steps/0", "", 401, "application/json"},
+        {"/ui/state", "Authorization: Bearer sk-1\r\n", 200, "application/json"},
+        {"/ui/steps/7", "Authorization: Bearer sk-1\r\n", 200, "application/json"},
+        {"/ui/steps", "Authorization: Bearer sk-1\r\n", 400, "application/json"},
+        {"/ui/steps/-1", "Authorization: Bearer sk-1\r\n", 400, "application/json"},
+        {"/ui/steps/99999999999999999999", "Authorization: Bearer sk-1\r\n", 400, "application/json"},
+        {"/ui/state", "Authorization: Bearer sk-1\r\nOrigin: https://page.example\r\n", 403,
+         "application/json"},
+    };
+    struct rig rig;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, "me:sk-1\n");
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        http_once(rig.port, "GET", cases[i].path, cases[i].headers, NULL, &r);
+        const char *type = http_reply_header(&r, "Content-Type");
+        if (r.status != cases[i].status || (cases[i].type && (!type || strcmp(type, cases[i].type) != 0)))
+            fail_msg("case %zu: %d %s", i, r.status, type ? type : "");
+        const char *policy = http_reply_header(&r, "Content-Security-Policy");
+        assert_true(!cases[i].type || strncmp(cases[i].type, "text/", 5) != 0 ||
+                    (policy && strstr(policy, "default-src 'none'") && !strstr(policy, "unsafe")));
+        assert_null(http_reply_header(&r, "Access-Control-Allow-Origin"));
+        http_reply_fini(&r);
+    }
+    close_rig(&rig);
+}
+
 static void information_has_the_members_tools_read(void **state)
 {
     struct rig rig;
@@ -574,6 +618,7 @@ int main(void)
         cmocka_unit_test(slow_reader_is_cut_and_counted),
         cmocka_unit_test(keys_guard_all_but_the_public_paths),
         cmocka_unit_test(pages_of_allowed_origins_only_get_cors_headers),
+        cmocka_unit_test(page_asks_for_no_key_and_its_data_do),
         cmocka_unit_test(information_has_the_members_tools_read),
         cmocka_unit_test(tokenize_speaks_both_dialects_and_goes_round),
         cmocka_unit_test(ids_are_the_clients_or_ours),
