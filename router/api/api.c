@@ -3,7 +3,8 @@
  * Every path also works without /v1 in front (llama.cpp's habit). Keys: when there are any, all but the
  * public paths ask for one. Pages of other origins: allowed for the OpenAI paths as configured, never for
  * /sluice and /ui, so that a web page a person happens to open cannot switch the mode of a router on loopback (a POST
- * without a body needs no preflight). */
+ * without a body needs no preflight). What is for operators (/metrics, /load, /sluice, what /ui shows) asks for a key that has
+ * admin=yes, or stands in its file as it is; where no key is asked for, for a client of this machine. */
 #include "router/api/api_internal.h"
 #include "router/api/tool_calls.h"
 
@@ -19,6 +20,7 @@
 #define PUBLIC 1u /* no key needed */
 #define JSON   2u /* the body must be JSON */
 #define PREFIX 4u /* something may stand behind the path */
+#define ADMIN  8u /* for operators */
 
 static const struct route {
     const char *method, *path;
@@ -35,13 +37,13 @@ static const struct route {
     {"GET", "/health", sl_api_health, SL_HTTP_HERE, PUBLIC},
     {"GET", "/ping", sl_api_health, SL_HTTP_HERE, PUBLIC},
     {"GET", "/version", sl_api_version, SL_HTTP_HERE, PUBLIC},
-    {"GET", "/load", sl_api_load, SL_HTTP_HERE, 0},
-    {"GET", "/metrics", sl_api_metrics, SL_HTTP_HERE, 0},
-    {"GET", "/ui/state", sl_api_ui_state, SL_HTTP_ON_WORKER, 0},
-    {"GET", "/ui/steps", sl_api_ui_steps, SL_HTTP_ON_WORKER, PREFIX},
+    {"GET", "/load", sl_api_load, SL_HTTP_HERE, ADMIN},
+    {"GET", "/metrics", sl_api_metrics, SL_HTTP_HERE, ADMIN},
+    {"GET", "/ui/state", sl_api_ui_state, SL_HTTP_ON_WORKER, ADMIN},
+    {"GET", "/ui/steps", sl_api_ui_steps, SL_HTTP_ON_WORKER, PREFIX | ADMIN},
     {"GET", "/ui", sl_api_ui, SL_HTTP_HERE, PUBLIC | PREFIX},
-    {"GET", "/sluice/v1", sl_api_admin_get, SL_HTTP_ON_WORKER, PREFIX},
-    {"POST", "/sluice/v1", sl_api_admin_post, SL_HTTP_ON_WORKER, PREFIX},
+    {"GET", "/sluice/v1", sl_api_admin_get, SL_HTTP_ON_WORKER, PREFIX | ADMIN},
+    {"POST", "/sluice/v1", sl_api_admin_post, SL_HTTP_ON_WORKER, PREFIX | ADMIN},
 };
 
 struct sl_api *sl_api_open(const struct sl_api_conf *conf)
@@ -182,13 +184,19 @@ static void answer_options(struct sl_http_call *c)
     sl_http_answer(c, 204, NULL, NULL);
 }
 
-const char *sl_api_key_name(const struct sl_api *a, const struct sl_http_call *c)
+const struct sl_api_key *sl_api_key(const struct sl_api *a, const struct sl_http_call *c)
 {
     const char *auth = sl_http_header(c, "Authorization");
     const char *key = sl_http_header(c, "X-Api-Key");
     if (auth && strncasecmp(auth, "Bearer ", 7) == 0)
         key = auth + 7 + strspn(auth + 7, " ");
     return a->conf.keys && key ? sl_api_keys_find(a->conf.keys, key) : NULL;
+}
+
+static bool may_operate(const struct sl_api *a, const struct sl_http_call *c)
+{
+    const struct sl_api_key *key = sl_api_key(a, c);
+    return a->conf.keys ? key && key->limits.admin : a->conf.open_admin || sl_http_is_local(c);
 }
 
 static bool is_json(struct sl_http_call *c)
@@ -213,7 +221,7 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
         return SL_HTTP_HERE;
     }
     const struct route *r = find_route(method, path, &arg, &other);
-    if (a->conf.keys && !(r && r->flags & PUBLIC) && !sl_api_key_name(a, c)) {
+    if (a->conf.keys && !(r && r->flags & PUBLIC) && !sl_api_key(a, c)) {
         sl_http_answer_error(
             c,
             &(struct sl_http_error){
@@ -226,6 +234,15 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
         char text[256];
         snprintf(text, sizeof text, "There is no %.150s here.", sl_http_path(c));
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_ENOTFOUND, .message = text});
+    } else if (r->flags & ADMIN && !may_operate(a, c)) {
+        sl_http_answer_error(
+            c,
+            &(struct sl_http_error){
+                .err = SL_EDENIED,
+                .status = 403,
+                .message = a->conf.keys ? "This is for operators: give a key that has admin=yes."
+                                        : "This is for operators: ask from the router's own machine, or set "
+                                          "api_key_file or open_admin."});
     } else if (is_strange_page(c, path)) {
         sl_http_answer_error(
             c, &(struct sl_http_error){

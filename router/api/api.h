@@ -25,7 +25,9 @@ struct sl_api_conf {
     size_t n_names;
     const char *root; /* of /v1/models: the model file's name */
     uint32_t context_length;
-    const struct sl_api_keys *keys;          /* NULL: no key is asked for */
+    const struct sl_api_keys *keys; /* NULL: no key is asked for */
+    bool open_admin;                /* what is for operators is for everyone while no key is asked for */
+    bool cache_per_key;             /* prefixes cached for one key are not found by another */
     const struct sl_conf_list *cors_origins; /* "*" = any; empty = no page of another origin */
     uint64_t max_unread_bytes;
     uint32_t default_deadline_ms;

@@ -43,8 +43,8 @@ void sl_api_ui_steps(struct sl_api *a, struct sl_http_call *c, const char *arg);
 /* The body as a JSON object; NULL after answering with what is wrong. */
 json_t *sl_api_body(struct sl_http_call *c);
 void sl_api_answer_fault(struct sl_http_call *c, const struct sl_fault *fault);
-/* The name of the key the call presents, or NULL: no keys are asked for, or it is none of ours. */
-const char *sl_api_key_name(const struct sl_api *a, const struct sl_http_call *c);
+/* The key the call presents, or NULL: no keys are asked for, or it is none of ours. */
+const struct sl_api_key *sl_api_key(const struct sl_api *a, const struct sl_http_call *c);
 /* Takes j. */
 void sl_api_answer_json(struct sl_http_call *c, json_t *j);
 /* [{"title","columns":[...],"rows":[[...]]}] */

@@ -1,9 +1,11 @@
-/* router/api/api_keys.c - all keys are padded to one length with their own length in front, so that every
- * comparison reads the same bytes however early it differs, and all keys are always compared: time tells
- * neither how much of a key was right nor which one.
+/* router/api/api_keys.c - keys are compared by their digests, all of each, and with every key of the file: time
+ * tells neither how much of a key was right nor which one.
+ *
+ * Keys that stand in the file as they are share one salt of this process, so that they cost one hash together;
+ * each hashed one costs its own, well under a microsecond.
  *
  * A reload puts a new set in front of the old one, which stays until the end: a request may be looking at it,
- * or have the name of one of its keys. Reloads are a person's doing and sets are small. */
+ * or have one of its keys. Reloads are a person's doing and sets are small. */
 #include "router/api/api_keys.h"
 
 #include <errno.h>
@@ -12,17 +14,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
-
-#define LINE_BYTES 1024
-
-struct padded {
-    uint8_t bytes[SL_KEY_MAX_BYTES + 2];
-};
+#include "common/base/rand.h"
+#include "common/base/secret.h"
 
 struct key {
-    struct padded padded;
-    char *name;
+    struct sl_api_key api;
+    unsigned char salt[SL_KEY_SALT_BYTES], digest[SL_KEY_DIGEST_BYTES];
+    char *id;
 };
 
 struct key_set {
@@ -31,71 +31,106 @@ struct key_set {
     struct key *keys;
 };
 
-struct sl_api_keys {
-    _Atomic(struct key_set *) now;
+struct named_account {
+    struct named_account *next;
+    char *name;
+    struct sl_key_account account;
 };
 
-static void pad(const char *s, size_t n, struct padded *out)
+struct sl_api_keys {
+    _Atomic(struct key_set *) now;
+    struct named_account *accounts; /* the reloading thread's; none is ever taken away */
+    unsigned char salt[SL_KEY_SALT_BYTES];
+};
+
+static struct sl_key_account *account_of(struct sl_api_keys *k, const char *name)
 {
-    memset(out, 0, sizeof *out);
-    out->bytes[0] = (uint8_t)n;
-    out->bytes[1] = (uint8_t)(n >> 8);
-    memcpy(out->bytes + 2, s, n);
+    struct named_account *a = k->accounts;
+    while (a && strcmp(a->name, name) != 0)
+        a = a->next;
+    if (!a) {
+        a = sl_xcalloc(1, sizeof *a);
+        a->name = sl_xstrdup(name);
+        sl_key_account_init(&a->account);
+        a->next = k->accounts;
+        k->accounts = a;
+    }
+    return &a->account;
 }
 
-static uint8_t difference(const struct padded *a, const struct padded *b)
+static enum sl_err add_key(struct sl_api_keys *k, struct key_set *set, const struct sl_key_line *line,
+                           struct sl_why *why)
 {
-    const volatile uint8_t *pa = a->bytes, *pb = b->bytes; /* volatile: no early exit made by the compiler */
-    uint8_t d = 0;
-    for (size_t i = 0; i < sizeof a->bytes; i++)
-        d |= pa[i] ^ pb[i];
-    return d;
+    struct sl_key_limits limits = {0};
+    enum sl_err err = line->key ? SL_OK : sl_key_limits_parse(line->limits, line->n_limits, &limits, why);
+    if (err)
+        return err;
+    set->keys = sl_xrealloc_array(set->keys, set->n + 1, sizeof *set->keys);
+    struct key *key = &set->keys[set->n++];
+    *key = (struct key){.api.limits = limits};
+    if (line->key) {
+        memcpy(key->salt, k->salt, sizeof key->salt);
+        sl_key_digest(k->salt, line->key, line->n_key, key->digest);
+        key->api.limits.admin = true; /* as all keys once were */
+    } else {
+        memcpy(key->salt, line->salt, sizeof key->salt);
+        memcpy(key->digest, line->digest, sizeof key->digest);
+    }
+    if (line->n_name) {
+        key->id = sl_xstrndup(line->name, line->n_name);
+        key->api.account = account_of(k, key->id);
+        key->api.name = key->id;
+    } else {
+        uint64_t start;
+        memcpy(&start, key->digest, sizeof start);
+        key->id = sl_xasprintf("key %016llx", (unsigned long long)start);
+        key->api.name = "";
+    }
+    key->api.id = key->id;
+    return SL_OK;
 }
 
-static void trim(char **s, size_t *n)
+static enum sl_err read_lines(struct sl_api_keys *k, FILE *f, const char *path, struct key_set *set,
+                              struct sl_why *why)
 {
-    while (*n && strchr(" \t\r\n", (*s)[*n - 1]))
-        --*n;
-    while (*n && strchr(" \t", **s))
-        ++*s, --*n;
-}
-
-static enum sl_err read_lines(FILE *f, const char *path, struct key_set *k, struct sl_why *why)
-{
-    char line[LINE_BYTES];
-    for (unsigned no = 1; fgets(line, sizeof line, f); no++) {
-        char *s = line;
-        size_t n = strlen(line);
-        if (n == sizeof line - 1 && line[n - 1] != '\n')
-            return sl_why_set(why, SL_ECONFIG, "%s:%u: the line is longer than a key can be (%d bytes)", path,
-                              no, SL_KEY_MAX_BYTES);
-        trim(&s, &n);
-        if (n == 0 || s[0] == '#')
+    char text[SL_KEY_LINE_BYTES];
+    size_t n_plain = 0;
+    for (unsigned no = 1; fgets(text, sizeof text, f); no++) {
+        struct sl_key_line line;
+        struct sl_why what = {{0}};
+        size_t n = strlen(text);
+        if (n == sizeof text - 1 && text[n - 1] != '\n')
+            return sl_why_set(why, SL_ECONFIG, "%s:%u: the line is longer than %d bytes", path, no,
+                              SL_KEY_LINE_BYTES);
+        enum sl_err err = sl_key_line_parse(text, &line, &what);
+        if (err == SL_ENOTFOUND)
             continue;
-        const char *colon = memchr(s, ':', n);
-        const char *key = colon ? colon + 1 : s;
-        size_t n_key = n - (size_t)(key - s);
-        if (n_key == 0 || n_key > SL_KEY_MAX_BYTES)
-            return sl_why_set(why, SL_ECONFIG, "%s:%u: a key must have 1 to %d bytes", path, no,
-                              SL_KEY_MAX_BYTES);
-        if (k->n == SL_KEYS_MAX)
-            return sl_why_set(why, SL_ECONFIG, "%s:%u: more than %d keys", path, no, SL_KEYS_MAX);
-        k->keys = sl_xrealloc_array(k->keys, k->n + 1, sizeof *k->keys);
-        pad(key, n_key, &k->keys[k->n].padded);
-        k->keys[k->n++].name = sl_xstrndup(s, colon ? (size_t)(colon - s) : 0);
+        if (!err && set->n == SL_KEYS_MAX)
+            err = sl_why_set(&what, SL_ECONFIG, "more than %d keys", SL_KEYS_MAX);
+        if (!err)
+            err = add_key(k, set, &line, &what);
+        if (err)
+            return sl_why_set(why, SL_ECONFIG, "%s:%u: %s", path, no, what.text);
+        n_plain += line.key != NULL;
     }
     if (ferror(f))
         return sl_why_set(why, SL_ECONFIG, "%s: cannot be read: %s", path, strerror(errno));
-    if (k->n == 0)
+    if (set->n == 0)
         return sl_why_set(why, SL_ECONFIG,
                           "%s: there is no key in it; leave api_key_file out to serve without keys", path);
+    if (n_plain)
+        SL_WARN("API keys stand in their file as they are; give out new ones with sluicectl keys add, which "
+                "writes only their hashes file=%s keys=%zu",
+                path, n_plain);
     return SL_OK;
 }
 
 static void set_free(struct key_set *set)
 {
-    for (size_t i = 0; i < set->n; i++)
-        sl_free(set->keys[i].name);
+    for (size_t i = 0; i < set->n; i++) {
+        sl_key_limits_fini(&set->keys[i].api.limits);
+        sl_free(set->keys[i].id);
+    }
     sl_free(set->keys);
     sl_free(set);
 }
@@ -106,7 +141,7 @@ enum sl_err sl_api_keys_reload(struct sl_api_keys *k, const char *path, struct s
     if (!f)
         return sl_why_set(why, SL_ECONFIG, "the API key file %s cannot be opened: %s", path, strerror(errno));
     struct key_set *set = sl_xcalloc(1, sizeof *set);
-    enum sl_err err = read_lines(f, path, set, why);
+    enum sl_err err = read_lines(k, f, path, set, why);
     fclose(f);
     if (err) {
         set_free(set);
@@ -120,6 +155,7 @@ enum sl_err sl_api_keys_reload(struct sl_api_keys *k, const char *path, struct s
 enum sl_err sl_api_keys_load(const char *path, struct sl_api_keys **out, struct sl_why *why)
 {
     struct sl_api_keys *k = sl_xcalloc(1, sizeof *k);
+    sl_random_bytes(k->salt, sizeof k->salt);
     enum sl_err err = sl_api_keys_reload(k, path, why);
     if (err)
         sl_api_keys_free(k);
@@ -136,20 +172,32 @@ void sl_api_keys_free(struct sl_api_keys *k)
         older = set->older;
         set_free(set);
     }
+    for (struct named_account *a = k->accounts, *next; a; a = next) {
+        next = a->next;
+        sl_key_account_fini(&a->account);
+        sl_free(a->name);
+        sl_free(a);
+    }
     sl_free(k);
 }
 
-const char *sl_api_keys_find(const struct sl_api_keys *k, const char *presented)
+const struct sl_api_key *sl_api_keys_find(const struct sl_api_keys *k, const char *presented)
 {
-    struct padded p;
     size_t n = strlen(presented);
-    const char *found = NULL;
+    const struct sl_api_key *found = NULL;
+    const unsigned char *salt = NULL;
+    unsigned char digest[SL_KEY_DIGEST_BYTES];
     if (n == 0 || n > SL_KEY_MAX_BYTES)
         return NULL;
-    pad(presented, n, &p);
     const struct key_set *set = atomic_load(&k->now);
-    for (size_t i = 0; i < set->n; i++)
-        if (difference(&p, &set->keys[i].padded) == 0)
-            found = set->keys[i].name;
+    for (size_t i = 0; i < set->n; i++) {
+        const struct key *key = &set->keys[i];
+        if (!salt || memcmp(salt, key->salt, SL_KEY_SALT_BYTES) != 0) { /* salts are no secret */
+            salt = key->salt;
+            sl_key_digest(salt, presented, n, digest);
+        }
+        if (sl_secret_equal(digest, key->digest, sizeof digest))
+            found = &key->api;
+    }
     return found;
 }

@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "router/api/gen_inbox.h"
+#include "router/api/key_limits.h"
 #include "router/api/key_weights.h"
 #include "router/api/openai_render.h"
 #include "router/api/sluice_headers.h"
@@ -42,6 +43,9 @@ struct gen_call {
     uint32_t n_choices;
     struct choice *choices;
     struct sl_inbox inbox;
+    struct sl_key_account *account; /* of the API key; NULL = none, or given back */
+    uint64_t account_since_us;
+    _Atomic uint64_t n_tokens; /* of the answer */
 
     /* http thread */
     struct sl_render *render;
@@ -54,6 +58,8 @@ static void unref(struct gen_call *g)
     if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
     atomic_fetch_sub(&g->api->n_generating, 1);
+    if (g->account)
+        sl_key_account_give(g->account, g->account_since_us, sl_now_us(), atomic_load(&g->n_tokens));
     sl_http_unref(g->http);
     sl_inbox_fini(&g->inbox);
     sl_render_free(g->render);
@@ -68,6 +74,8 @@ static void on_event(void *arg, const struct sl_gen_event *ev)
     struct choice *c = arg;
     struct gen_call *g = c->call;
     bool last = ev->kind != SL_GEN_TOKEN;
+    if (ev->kind == SL_GEN_TOKEN && ev->token >= 0)
+        atomic_fetch_add_explicit(&g->n_tokens, 1, memory_order_relaxed);
     sl_inbox_put(&g->inbox, c->index, ev);
     if (last)
         atomic_store(&c->ended, true);
@@ -266,10 +274,33 @@ static enum sl_err submit_choices(struct gen_call *g, const struct sl_oai_reques
     return err;
 }
 
-static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_oai_request *r)
+/* False: the key is over a limit of its account, and told so. */
+static bool charge(const struct sl_api_key *key, struct sl_http_call *c, const struct sl_oai_request *r,
+                   uint64_t now_us)
 {
     struct sl_why why = {0};
+    uint32_t retry_after_s = 0;
+    uint64_t n_tokens = 0;
+    for (uint32_t i = 0; i < r->n_prompts; i++)
+        n_tokens += r->prompts[i].n_tokens;
+    if (sl_key_account_take(key->account, &key->limits, now_us, n_tokens, &retry_after_s, &why) == SL_OK)
+        return true;
+    sl_http_answer_error(
+        c, &(struct sl_http_error){.err = SL_EAGAIN, .message = why.text, .retry_after_s = retry_after_s});
+    return false;
+}
+
+static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_api_key *key,
+                   const struct sl_oai_request *r)
+{
+    struct sl_why why = {0};
+    uint64_t now_us = sl_now_us();
+    bool counts = key && key->account;
+    if (counts && !charge(key, c, r, now_us))
+        return;
     struct gen_call *g = gen_new(a, c, r);
+    g->account = counts ? key->account : NULL;
+    g->account_since_us = now_us;
     bool nothing = r->req->sampling.max_tokens == 0;
     enum sl_err err = nothing ? SL_OK : submit_choices(g, r, &why);
     if (err) {
@@ -282,18 +313,41 @@ static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_oai
         give_echo(g, r);
 }
 
-static bool read_request(struct sl_api *a, struct sl_http_call *c, bool chat, const json_t *body,
-                         struct sl_gen_req *req, struct sl_oai_request *r, struct sl_fault *fault)
+/* The salt of what this key caches: names are not secret, but nobody can choose a salt of his own that gives
+ * another's. */
+static void salt_by_key(const struct sl_api_key *key, struct sl_gen_req *req)
+{
+    static const unsigned char salt[SL_KEY_SALT_BYTES] = "sluice cache key";
+    unsigned char digest[SL_KEY_DIGEST_BYTES];
+    char *hex = sl_arena_alloc(req->arena, 2 * sizeof digest + 1);
+    char *both = sl_xasprintf("%s\n%s", key->id, req->cache_salt ? req->cache_salt : "");
+    sl_key_digest(salt, both, strlen(both), digest);
+    sl_free(both);
+    for (size_t i = 0; hex && i < sizeof digest; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    req->cache_salt = hex;
+    req->no_prefix_cache |= !hex; /* no memory for it: rather none than a shared one */
+}
+
+static bool read_request(struct sl_api *a, struct sl_http_call *c, const struct sl_api_key *key, bool chat,
+                         const json_t *body, struct sl_gen_req *req, struct sl_oai_request *r,
+                         struct sl_fault *fault)
 {
     struct sl_prompt_conf prompt = a->prompt;
     prompt.now_s = sl_wall_s();
     req->deadline_ms = a->conf.default_deadline_ms;
     req->arrived_us = sl_http_arrived_us(c);
-    req->key_name = sl_api_key_name(a, c);
+    req->key_name = key ? key->name : NULL;
     req->key_weight = a->conf.key_weights ? sl_key_weight(a->conf.key_weights, req->key_name) : 1;
-    return sl_headers_read(header_of, c, req, fault) && sl_oai_parse(&a->model, chat, body, req, r, fault) &&
-           sl_slo_apply(&a->conf.slo_classes, sl_http_header(c, "X-Sluice-Class"), req, fault) &&
-           sl_prompt_make(&prompt, r, fault);
+    bool good =
+        sl_headers_read(header_of, c, req, fault) && sl_oai_parse(&a->model, chat, body, req, r, fault) &&
+        sl_slo_apply(&a->conf.slo_classes, sl_http_header(c, "X-Sluice-Class"), req, fault) &&
+        (!key ||
+         sl_key_limits_allow(&key->limits, key->name, sl_http_header(c, "X-Sluice-Class"), req, fault)) &&
+        sl_prompt_make(&prompt, r, fault);
+    if (good && key && a->conf.cache_per_key)
+        salt_by_key(key, req);
+    return good;
 }
 
 static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
@@ -305,8 +359,9 @@ static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
         return;
     struct sl_arena *arena = sl_arena_new(SL_GEN_ARENA_BYTES);
     struct sl_gen_req *req = sl_arena_alloc(arena, sizeof *req);
+    const struct sl_api_key *key = sl_api_key(a, c);
     req->arena = arena;
-    if (!read_request(a, c, chat, body, req, &r, &fault)) {
+    if (!read_request(a, c, key, chat, body, req, &r, &fault)) {
         sl_api_answer_fault(c, &fault);
         sl_arena_free(arena);
         json_decref(body);
@@ -323,7 +378,7 @@ static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
         sl_http_set_request_id(c, client_id); /* kept only when it is sane */
     sl_http_add_header(c, "X-Sluice-Request-Id", req->id);
     sl_api_log_unknown(a, &r);
-    submit(a, c, &r);
+    submit(a, c, key, &r);
     sl_arena_free(arena);
     json_decref(body);
 }

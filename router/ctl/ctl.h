@@ -105,6 +105,9 @@ size_t sl_ctl_clean(const char *s, size_t max_columns, char *out, size_t size);
 enum sl_ctl_exit sl_ctl_ask(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_events(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_top(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_keys_add(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_keys_list(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_keys_check(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_completion(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_manual(const struct sl_ctl_call *call);
 

@@ -110,6 +110,21 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "    sluicectl explain last -o json | jq -r '.tables[] | select(.title == \"record\") | .rows[] | "
      "@tsv'\n",
      sl_ctl_ask},
+    {"keys add", "NAME [FILE]", 1, 2, true, NULL, NULL, NULL, "make an API key; only its hash is kept",
+     "Prints a new key, which is written nowhere else, and appends NAME:sha256:SALT:DIGEST to FILE, the "
+     "router's "
+     "api_key_file; without FILE the line is shown. The router takes it at a reload. Behind the line may "
+     "stand "
+     "limits: max_requests=N open at once, requests_per_minute=N, tokens_per_minute=N, min_priority=N, "
+     "classes=A|B.\n\n"
+     "    sluicectl keys add alice /etc/sluice/api-keys\n"
+     "    systemctl reload sluice-router\n",
+     sl_ctl_keys_add},
+    {"keys list", "FILE", 1, 1, false, NULL, NULL, NULL, "the keys of a file: names, whether hashed, limits",
+     "Shows no key, whatever the file has.\n", sl_ctl_keys_list},
+    {"keys check", "FILE", 1, 1, false, NULL, NULL, NULL, "whose key is it",
+     "Reads a key from the standard input, where no list of processes shows it, and prints its name.\n",
+     sl_ctl_keys_check},
     {"completion", "bash", 1, 1, false, NULL, NULL, "bash", "print a completion script for the shell",
      "    source <(sluicectl completion bash)\n", sl_ctl_completion},
     {"manual", "", 0, 0, false, NULL, NULL, NULL, "print the manual page as mdoc source",

@@ -31,6 +31,7 @@ typedef void sl_http_handle_fn(void *arg, struct sl_http_call *call);
 
 struct sl_http_conf {
     const char *listen; /* "127.0.0.1:8000", "[::1]:8000"; ":8000" or "8000" is loopback; port 0 = any */
+    bool tls;           /* HTTPS, with what sl_http_tls_load() read */
     uint32_t max_connections;
     uint32_t n_workers;
     uint32_t max_waiting; /* requests waiting for a worker */
@@ -58,6 +59,10 @@ uint32_t
 sl_http_server_open_calls(const struct sl_http_server *s); /* requests not answered to the end; any thread */
 /* True when conf.listen is an address other machines may reach. SL_ECONFIG as open. */
 SL_MUST_CHECK enum sl_err sl_http_listen_is_public(const char *listen, bool *is_public, struct sl_why *why);
+
+/* True when the client is on this machine: over loopback or from the very address it reached; and no proxy in
+ * between says that it speaks for another. check() and handle(). */
+bool sl_http_is_local(const struct sl_http_call *c);
 
 /* What came. Valid inside check() and handle(). */
 const char *sl_http_method(const struct sl_http_call *c);

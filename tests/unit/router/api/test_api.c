@@ -7,6 +7,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -604,6 +605,58 @@ static int close_all(void **state)
     return 0;
 }
 
+/* A proxy on this machine speaks for others. */
+static void operators_paths_are_for_this_machine_or_an_operators_key(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"/metrics", "/load", "/v1/load", "/sluice/v1/status"};
+    static const char *const proxied[] = {"X-Forwarded-For: 10.0.0.9\r\n", "Forwarded: for=10.0.0.9\r\n",
+                                          "X-Real-IP: 10.0.0.9\r\n", "Via: 1.1 proxy\r\n"};
+    char keys[2][SL_KEY_NEW_BYTES], lines[2][SL_KEY_LINE_BYTES], text[3 * SL_KEY_LINE_BYTES], header[128];
+    for (int i = 0; i < 2; i++)
+        sl_key_line_new(i ? "op" : "user", keys[i], lines[i]);
+    snprintf(text, sizeof text, "%s requests_per_minute=1\n%s admin=yes\n", lines[0], lines[1]);
+    struct rig rig;
+    open_rig(&rig, NULL);
+    for (size_t i = 0; i < SL_COUNTOF(paths); i++) {
+        assert_int_equal(ask(&rig, "GET", paths[i], "", NULL, NULL), 200);
+        for (size_t k = 0; k < SL_COUNTOF(proxied); k++)
+            assert_int_equal(ask(&rig, "GET", paths[i], proxied[k], NULL, NULL), 403);
+    }
+    assert_int_equal(ask(&rig, "GET", "/v1/models", proxied[0], NULL, NULL), 200);
+    close_rig(&rig);
+    open_rig(&rig, text);
+    for (size_t i = 0; i < SL_COUNTOF(paths); i++)
+        for (int k = 0; k < 2; k++) {
+            snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", keys[k]);
+            assert_int_equal(ask(&rig, "GET", paths[i], header, NULL, NULL), k ? 200 : 403);
+        }
+    close_rig(&rig);
+}
+
+static void key_over_its_limit_is_429_with_a_time(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"model\":\"m\",\"prompt\":\"hey\",\"max_tokens\":3}";
+    char key[SL_KEY_NEW_BYTES], line[SL_KEY_LINE_BYTES], text[2 * SL_KEY_LINE_BYTES], header[128];
+    sl_key_line_new("user", key, line);
+    snprintf(text, sizeof text, "%s requests_per_minute=1\n", line);
+    snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", key);
+    struct rig rig;
+    open_rig(&rig, text);
+    assert_int_equal(ask(&rig, "POST", "/v1/completions", header, body, NULL), 200);
+    struct http_reply r;
+    http_once(rig.port, "POST", "/v1/completions", header, body, &r);
+    assert_int_equal(r.status, 429);
+    long wait_s = strtol(http_reply_header(&r, "Retry-After"), NULL, 10);
+    assert_true(wait_s >= 1 && wait_s <= 60);
+    assert_non_null(strstr(r.body, "1 requests a minute"));
+    http_reply_fini(&r);
+    assert_int_equal(ask(&rig, "GET", "/v1/models", header, NULL, NULL),
+                     200); /* generations alone are counted */
+    close_rig(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -622,6 +675,8 @@ int main(void)
         cmocka_unit_test(information_has_the_members_tools_read),
         cmocka_unit_test(tokenize_speaks_both_dialects_and_goes_round),
         cmocka_unit_test(ids_are_the_clients_or_ours),
+        cmocka_unit_test(operators_paths_are_for_this_machine_or_an_operators_key),
+        cmocka_unit_test(key_over_its_limit_is_429_with_a_time),
         cmocka_unit_test(draining_refuses_new_requests_and_closing_ends_the_old_in_words),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -29,16 +30,17 @@ static void reload_replaces_the_keys_or_nothing(void **state)
     struct sl_api_keys *k;
     struct sl_why why = {0};
     assert_int_equal(load(before, &k, &why), SL_OK);
-    const char *name = sl_api_keys_find(k, "sk-1");
+    const struct sl_api_key *old = sl_api_keys_find(k, "sk-1");
     char *path = sl_test_temp_file(now, strlen(now));
     assert_int_equal(sl_api_keys_reload(k, path, &why), SL_OK);
     assert_null(sl_api_keys_find(k, "sk-1"));
-    assert_string_equal(sl_api_keys_find(k, "sk-3"), "alice");
-    assert_string_equal(name, "alice"); /* of the set before */
+    assert_string_equal(sl_api_keys_find(k, "sk-3")->name, "alice");
+    assert_string_equal(old->name, "alice"); /* of the set before */
+    assert_ptr_equal(sl_api_keys_find(k, "sk-3")->account, old->account);
     unlink(path);
     assert_int_equal(sl_api_keys_reload(k, path, &why), SL_ECONFIG);
     assert_non_null(strstr(why.text, path));
-    assert_string_equal(sl_api_keys_find(k, "sk-3"), "alice");
+    assert_string_equal(sl_api_keys_find(k, "sk-3")->name, "alice");
     sl_free(path);
     sl_api_keys_free(k);
 }
@@ -49,9 +51,9 @@ static void keys_are_found_by_value_and_named(void **state)
     struct sl_why why = {0};
     (void)state;
     assert_int_equal(load("# keys\n\n  alice:sk-1 \nsk-2\r\nbob:a:b\n", &k, &why), SL_OK);
-    assert_string_equal(sl_api_keys_find(k, "sk-1"), "alice");
-    assert_string_equal(sl_api_keys_find(k, "sk-2"), "");
-    assert_string_equal(sl_api_keys_find(k, "a:b"), "bob");
+    assert_string_equal(sl_api_keys_find(k, "sk-1")->name, "alice");
+    assert_string_equal(sl_api_keys_find(k, "sk-2")->name, "");
+    assert_string_equal(sl_api_keys_find(k, "a:b")->name, "bob");
     static const char *const wrong[] = {"", "sk-", "sk-11", "SK-1", "alice:sk-1", "alice"};
     for (size_t i = 0; i < SL_COUNTOF(wrong); i++)
         assert_null(sl_api_keys_find(k, wrong[i]));
@@ -76,6 +78,35 @@ static void bad_key_file_is_a_config_error_with_a_sentence(void **state)
     line[sizeof line - 1] = '\0';
     assert_int_equal(load(line, &k, &why), SL_ECONFIG);
     assert_int_equal(sl_api_keys_load("/nonexistent/keys", &k, &why), SL_ECONFIG);
+}
+
+/* Hashed and plain keys side by side; two keys of one name share one account, each with its own limits. */
+static void hashed_keys_are_found_with_their_limits(void **state)
+{
+    (void)state;
+    struct sl_api_keys *k;
+    struct sl_why why = {0};
+    char key[3][SL_KEY_NEW_BYTES], line[3][SL_KEY_LINE_BYTES], text[4 * SL_KEY_LINE_BYTES];
+    static const char *const names[] = {"alice", "alice", "bob"};
+    for (int i = 0; i < 3; i++)
+        sl_key_line_new(names[i], key[i], line[i]);
+    snprintf(text, sizeof text, "%s max_requests=1\nplain:sk-1\n%s\n%s\n", line[0], line[1], line[2]);
+    assert_int_equal(load(text, &k, &why), SL_OK);
+    const struct sl_api_key *a = sl_api_keys_find(k, key[0]), *b = sl_api_keys_find(k, key[1]);
+    assert_string_equal(a->name, "alice");
+    assert_int_equal(a->limits.max_requests, 1);
+    assert_int_equal(b->limits.max_requests, 0);
+    assert_ptr_equal(a->account, b->account);
+    assert_string_equal(sl_api_keys_find(k, key[2])->name, "bob");
+    assert_ptr_not_equal(sl_api_keys_find(k, key[2])->account, a->account);
+    assert_string_equal(sl_api_keys_find(k, "sk-1")->name, "plain");
+    key[0][5] ^= 1;
+    assert_null(sl_api_keys_find(k, key[0]));
+    assert_null(sl_api_keys_find(k, strchr(line[1], ':') + 1)); /* what stands in the file opens nothing */
+    sl_api_keys_free(k);
+    snprintf(text, sizeof text, "%s speed=1\n", line[0]);
+    assert_int_equal(load(text, &k, &why), SL_ECONFIG);
+    assert_non_null(strstr(why.text, ":1: there is no limit \"speed=1\""));
 }
 
 struct header {
@@ -159,6 +190,7 @@ static void header_with_a_wrong_value_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hashed_keys_are_found_with_their_limits),
         cmocka_unit_test(keys_are_found_by_value_and_named),
         cmocka_unit_test(reload_replaces_the_keys_or_nothing),
         cmocka_unit_test(bad_key_file_is_a_config_error_with_a_sentence),
