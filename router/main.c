@@ -36,6 +36,7 @@
 #include "common/wire/wire_sock.h"
 #include "router/api/api.h"
 #include "router/api/key_weights.h"
+#include "router/http/http_tls.h"
 
 #define LAST_BYTES_MS   2000u /* for error frames and answers after the flow has ended */
 #define DRAIN_POLL_MS   50
@@ -45,10 +46,11 @@
 #define CREDENTIAL_KEYS "sluice.api-keys" /* systemd.exec(5), LoadCredential */
 
 struct options {
-    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *cluster_secret_file;
+    char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *cluster_secret_file,
+        *control_tls_ca_file, *control_tls_cert_file, *control_tls_key_file, *tls_cert_file, *tls_key_file;
     struct sl_conf_list served_model_name, cors_origins, slo_classes, key_weights;
     int mode, slo_miss, log_level;
-    bool exact;
+    bool exact, open_admin, cache_per_key;
     uint32_t max_requests, max_connections, max_waiting, api_threads, receive_timeout_s, idle_timeout_s,
         drain_timeout_s;
     uint32_t hold_ms, max_wait_ms, request_timeout_s, heartbeat_ms, node_dead_ms, node_stall_ms,
@@ -82,6 +84,15 @@ static const struct sl_conf_opt table[] = {
      "can "
      "read; without it the credential sluice.cluster-secret that systemd passes, else none is asked for",
      0, 0, NULL},
+    {"control_tls_ca_file", SL_CONF_STRING, AT(control_tls_ca_file), NULL,
+     "authority (PEM) whose certificates nodes and routers show each other on tls+tcp:// addresses; with it "
+     "no "
+     "address of theirs is without TLS",
+     0, 0, NULL},
+    {"control_tls_cert_file", SL_CONF_STRING, AT(control_tls_cert_file), NULL,
+     "certificate (PEM) of this program for it, with the name in its own addresses as DNS name", 0, 0, NULL},
+    {"control_tls_key_file", SL_CONF_STRING, AT(control_tls_key_file), NULL,
+     "the certificate's private key (PEM)", 0, 0, NULL},
     {"mode", SL_CONF_ENUM, AT(mode), "hybrid", "how requests are split at start; sluicectl mode switches it",
      0, 0, mode_words},
     {"slo_classes", SL_CONF_LIST, AT(slo_classes), NULL,
@@ -111,10 +122,27 @@ static const struct sl_conf_opt table[] = {
     {"exact", SL_CONF_BOOL, AT(exact), "true", "pair only nodes whose arithmetic is bit for bit the same", 0,
      0, NULL},
     {"api_key_file", SL_CONF_STRING, AT(api_key_file), NULL,
-     "one key or name:key a line, read anew at a reload; without it the credential sluice.api-keys that "
+     "one name:sha256:SALT:DIGEST a line, with limits, as sluicectl keys add writes it, or key or name:key; "
+     "read "
+     "anew at a reload; without it the credential sluice.api-keys that "
      "systemd "
      "passes, else no key is asked for",
      0, 0, NULL},
+    {"cache_per_key", SL_CONF_BOOL, AT(cache_per_key), "false",
+     "what one API key's prompts left in the prefix cache is of no use to another key, and no sign of it", 0,
+     0, NULL},
+    {"open_admin", SL_CONF_BOOL, AT(open_admin), "false",
+     "without API keys: let other machines too read /metrics and /load and use /sluice/v1; with keys that "
+     "takes "
+     "one with admin=yes",
+     0, 0, NULL},
+    {"tls_cert_file", SL_CONF_STRING, AT(tls_cert_file), NULL,
+     "certificate in PEM, with what lies between it and its root behind it: the API then speaks HTTPS alone; "
+     "read "
+     "anew at a reload",
+     0, 0, NULL},
+    {"tls_key_file", SL_CONF_STRING, AT(tls_key_file), NULL, "the certificate's private key in PEM", 0, 0,
+     NULL},
     {"cors_origins", SL_CONF_LIST, AT(cors_origins), "*",
      "origins whose web pages may use the API; * = any, none = no page", 0, 0, NULL},
     {"max_requests", SL_CONF_U32, AT(max_requests), "1024",
@@ -269,6 +297,8 @@ static void open_api(struct router *r, struct sl_flow *flow)
         .root = r->model.name,
         .context_length = r->model.context_length,
         .keys = r->keys,
+        .open_admin = r->o.open_admin,
+        .cache_per_key = r->o.cache_per_key,
         .cors_origins = &r->o.cors_origins,
         .max_unread_bytes = r->o.max_unread_bytes,
         .default_deadline_ms = r->o.request_timeout_s * 1000,
@@ -283,6 +313,7 @@ static enum sl_err open_http(struct router *r, struct sl_why *why)
 {
     const struct sl_http_conf conf = {
         .listen = r->o.listen,
+        .tls = sl_http_tls_loaded(),
         .max_connections = r->o.max_connections,
         .n_workers = r->o.api_threads,
         .max_waiting = r->o.max_waiting,
@@ -298,16 +329,32 @@ static enum sl_err open_http(struct router *r, struct sl_why *why)
     return sl_http_server_open(&conf, &r->http, why);
 }
 
+static enum sl_err load_tls(const struct options *o, struct sl_why *why)
+{
+    bool cert = o->tls_cert_file && *o->tls_cert_file, key = o->tls_key_file && *o->tls_key_file;
+    if (cert != key)
+        return sl_why_set(why, SL_ECONFIG, "%s is set and %s is not; HTTPS needs both",
+                          cert ? "tls_cert_file" : "tls_key_file", cert ? "tls_key_file" : "tls_cert_file");
+    return cert ? sl_http_tls_load(o->tls_cert_file, o->tls_key_file, why) : SL_OK;
+}
+
 /* All that a person configures, read and checked; nothing is opened to the network yet. */
 static enum sl_err prepare(struct router *r, struct sl_why *why)
 {
     enum sl_err err = sl_http_listen_is_public(r->o.listen, &r->is_public, why);
     if (!err && r->o.api_key_file)
         err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
+    if (!err)
+        err = load_tls(&r->o, why);
     if (!err && r->o.cluster_secret_file) {
         err = sl_secret_load(r->o.cluster_secret_file, &r->secret, why);
         r->guard.secret = &r->secret;
     }
+    r->guard.tls_ca_file = r->o.control_tls_ca_file;
+    r->guard.tls_cert_file = r->o.control_tls_cert_file;
+    r->guard.tls_key_file = r->o.control_tls_key_file;
+    if (!err)
+        err = sl_wire_guard_check(&r->guard, why);
     if (!err)
         err = sl_slo_classes_parse(&r->o.slo_classes, &r->slo_classes, why);
     if (!err)
@@ -335,9 +382,9 @@ static enum sl_err start(struct router *r, struct sl_why *why)
     if (!r->guard.secret && !(sl_address_is_local(r->o.register_url) && sl_address_is_local(r->o.event_url)))
         SL_WARN("other machines can register at this router and no cluster secret is asked for; set "
                 "cluster_secret_file");
-    SL_INFO("router ready listen=%s port=%u model=%s context=%u mode=%s keys=%s", r->o.listen,
+    SL_INFO("router ready listen=%s port=%u model=%s context=%u mode=%s keys=%s tls=%s", r->o.listen,
             sl_http_server_port(r->http), r->model.name, r->model.context_length, mode_words[r->o.mode],
-            r->keys ? "yes" : "no");
+            r->keys ? "yes" : "no", sl_http_tls_loaded() ? "yes" : "no");
     return SL_OK;
 }
 
@@ -382,6 +429,7 @@ static void stop(struct router *r)
         sl_http_server_wait_idle(r->http, LAST_BYTES_MS);
     sl_http_server_close(r->http);
     sl_api_close(r->api);
+    sl_http_tls_free();
     sl_metrics_free(r->metrics);
     sl_template_free(r->template);
     json_decref(r->template_model);
@@ -409,7 +457,8 @@ static const struct sl_program program = {
         "SIGTERM and SIGINT drain: new requests get 503, streams go on for drain_timeout_s, then what is "
         "left "
         "ends with an error frame. A second one skips the waiting.\n\n"
-        "SIGHUP reads the config file and the file of API keys again; a key that is no longer in it "
+        "SIGHUP reads the config file, the certificate and the file of API keys again; a key that is no "
+        "longer in it "
         "stops to count at once, and requests that run go on. CONFIGURATION says which other keys take "
         "effect; for any other that differs the log names the key that needs a restart. A file that is "
         "wrong changes nothing.\n\n"
@@ -460,6 +509,9 @@ static void reload(struct router *r, int argc, char **argv)
         r->o.drain_timeout_s = now.drain_timeout_s;
         r->o.log_level = now.log_level;
         sl_log_set_level((enum sl_log_level)now.log_level);
+        /* from the same files: other names need a restart */
+        if (sl_http_tls_loaded() && load_tls(&r->o, &why) != SL_OK)
+            SL_ERROR("the certificate stays as it was: %s", why.text);
         SL_INFO("reloaded");
     }
     sl_conf_fini(table, &now);

@@ -403,9 +403,6 @@ static enum sl_err open_xfer(struct sl_node *n, struct sl_why *why)
     };
     snprintf(xc.self.name, sizeof xc.self.name, "%s", c->name);
     xc.page_bytes = sl_kv_page_bytes(&xc.self.geometry);
-    /* with several interfaces UCX would stripe over all of them, loopback too */
-    if (!xc.ucx_devices && strncmp(c->transfer_listen, "127.", 4) == 0)
-        xc.ucx_devices = "lo";
     if (c->fault_flip_bit) {
         char number[16];
         snprintf(number, sizeof number, "%u", c->fault_flip_bit);
@@ -439,7 +436,10 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
 {
     struct sl_node *n = sl_xcalloc(1, sizeof *n);
     n->conf = conf;
-    n->guard.secret = conf->has_secret ? &conf->secret : NULL;
+    n->guard = (struct sl_wire_guard){.secret = conf->has_secret ? &conf->secret : NULL,
+                                      .tls_ca_file = conf->control_tls_ca_file,
+                                      .tls_cert_file = conf->control_tls_cert_file,
+                                      .tls_key_file = conf->control_tls_key_file};
     n->duties = duties;
     while (!n->boot_id)
         n->boot_id = sl_random_u64();
@@ -451,6 +451,8 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
         sl_why_set(why, err, "no event loop; raise the limit of open files");
         goto fail;
     }
+    if ((err = sl_wire_guard_check(&n->guard, why)) != SL_OK)
+        goto fail;
     sl_legs_init(n);
     n->drain_timer = sl_timer_new(n->loop, on_drain_end, n);
     n->look_timer = sl_timer_new(n->loop, on_look, n);

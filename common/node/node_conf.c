@@ -81,9 +81,18 @@ const struct sl_conf_opt sl_node_opts[] = {
      "can "
      "read; without it the credential sluice.cluster-secret that systemd passes, else none is asked for",
      0, 0, NULL},
+    {"control_tls_ca_file", SL_CONF_STRING, AT(control_tls_ca_file), NULL,
+     "authority (PEM) whose certificates nodes and routers show each other on tls+tcp:// addresses; with it "
+     "no "
+     "address of theirs is without TLS",
+     0, 0, NULL},
+    {"control_tls_cert_file", SL_CONF_STRING, AT(control_tls_cert_file), NULL,
+     "certificate (PEM) of this program for it, with the name in its own addresses as DNS name", 0, 0, NULL},
+    {"control_tls_key_file", SL_CONF_STRING, AT(control_tls_key_file), NULL,
+     "the certificate's private key (PEM)", 0, 0, NULL},
     {"ucx_tls", SL_CONF_STRING, AT(ucx_tls), "tcp", "UCX transports", 0, 0, NULL},
-    {"ucx_devices", SL_CONF_STRING, AT(ucx_devices), NULL, "UCX network devices; empty = UCX chooses", 0, 0,
-     NULL},
+    {"ucx_devices", SL_CONF_STRING, AT(ucx_devices), NULL,
+     "UCX network devices; empty = the one that has the address of transfer_listen", 0, 0, NULL},
     {"digests", SL_CONF_BOOL, AT(digests), "true", "check every page that arrives", 0, 0, NULL},
     {"link_test", SL_CONF_BOOL, AT(link_test), "true", "measure each link when two nodes first meet", 0, 0,
      NULL},

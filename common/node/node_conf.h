@@ -23,7 +23,7 @@ struct sl_node_conf {
     struct sl_conf_list roles;
     bool exact;
     char *transport, *transfer_listen, *ucx_tls, *ucx_devices;
-    char *cluster_secret_file;
+    char *cluster_secret_file, *control_tls_ca_file, *control_tls_cert_file, *control_tls_key_file;
     bool trust_network, digests, link_test;
     uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms, stall_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;

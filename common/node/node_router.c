@@ -133,11 +133,10 @@ static void on_beat(void *arg)
 /* event_url with the host by which the router was dialed, when the router listens on all its addresses. */
 static char *reachable_event_url(const struct sl_node_router *r, const char *event_url)
 {
-    static const char any4[] = "tcp://0.0.0.0:", any6[] = "tcp://[::]:";
-    const char *port = strrchr(event_url, ':'), *dialed = strrchr(r->url, ':');
-    bool any =
-        strncmp(event_url, any4, sizeof any4 - 1) == 0 || strncmp(event_url, any6, sizeof any6 - 1) == 0;
-    if (!any || strncmp(r->url, "tcp://", 6) != 0)
+    const char *host = strstr(event_url, "://"), *port = strrchr(event_url, ':'),
+               *dialed = strrchr(r->url, ':');
+    bool any = host && (strncmp(host, "://0.0.0.0:", 11) == 0 || strncmp(host, "://[::]:", 8) == 0);
+    if (!any || !strstr(r->url, "tcp://"))
         return sl_xstrdup(event_url);
     return sl_xasprintf("%.*s%s", (int)(dialed - r->url), r->url, port);
 }

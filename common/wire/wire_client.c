@@ -235,7 +235,7 @@ enum sl_err sl_wire_client_open(const char *url, const struct sl_wire_guard *gua
             break;
     }
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
-                         : sl_nng_dial(c->sock, url, why);
+                         : sl_nng_dial(c->sock, url, guard, why);
     if (err != SL_OK) {
         sl_nng_close(c->sock);
         client_free(c);
@@ -358,7 +358,7 @@ enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard
         else if (rv != 0)
             err = sl_why_set(why, SL_EPEER, "cannot dial %s: %s", url, nng_strerror(rv));
     } else {
-        err = sl_nng_dial(s, url, why);
+        err = sl_nng_dial(s, url, guard, why);
     }
     if (err == SL_OK) {
         nng_socket_set_ms(s, NNG_OPT_SENDTIMEO, (nng_duration)timeout_ms);

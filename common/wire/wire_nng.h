@@ -3,6 +3,7 @@
 #define SLUICE_COMMON_WIRE_WIRE_NNG_H
 
 #include <nng/nng.h>
+#include <nng/supplemental/tls/tls.h>
 
 #include "common/wire/wire_sock.h"
 
@@ -40,9 +41,16 @@ struct sl_wire_in *sl_nng_in_new(enum sl_wire_kind kind, enum sl_err err, Sluice
 /* Options every socket gets before it listens or dials. */
 void sl_nng_set_options(nng_socket s);
 /* Listens and finds the address really bound; *url is the caller's (sl_free). */
-SL_MUST_CHECK enum sl_err sl_nng_listen(nng_socket s, const char *url, char **bound, struct sl_why *why);
+SL_MUST_CHECK enum sl_err sl_nng_listen(nng_socket s, const char *url, const struct sl_wire_guard *guard,
+                                        char **bound, struct sl_why *why);
 /* Dials without waiting; nng goes on trying. */
-SL_MUST_CHECK enum sl_err sl_nng_dial(nng_socket s, const char *url, struct sl_why *why);
+SL_MUST_CHECK enum sl_err sl_nng_dial(nng_socket s, const char *url, const struct sl_wire_guard *guard,
+                                      struct sl_why *why);
+
+/* of wire_tls.c: what TLS needs for this address; *out is NULL where it takes none. Freed with
+ * nng_tls_config_free(). */
+SL_MUST_CHECK enum sl_err sl_nng_tls(const struct sl_wire_guard *guard, const char *url, bool listens,
+                                     nng_tls_config **out, struct sl_why *why);
 
 /* Closes within bounds. nng 1.5.2 now and then never returns from closing a socket whose dialer is connecting
  * at that moment; such a socket is left to a thread of its own. Stop the aios that use the socket before. */

@@ -80,8 +80,8 @@ enum sl_err sl_wire_pull_open(const char *url, const struct sl_wire_guard *guard
     }
     sl_nng_set_options(p->sock);
     rv = nng_aio_alloc(&p->aio, on_pull, p);
-    enum sl_err err =
-        rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url) : sl_nng_listen(p->sock, url, &p->url, why);
+    enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url)
+                         : sl_nng_listen(p->sock, url, guard, &p->url, why);
     if (err != SL_OK) {
         sl_nng_close(p->sock);
         nng_aio_free(p->aio);
@@ -167,7 +167,7 @@ enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard
     sl_nng_set_options(p->sock);
     rv = nng_aio_alloc(&p->aio, on_push, p);
     enum sl_err err =
-        rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url) : sl_nng_dial(p->sock, url, why);
+        rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url) : sl_nng_dial(p->sock, url, guard, why);
     if (err != SL_OK) {
         sl_nng_close(p->sock);
         nng_aio_free(p->aio);

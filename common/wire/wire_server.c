@@ -166,7 +166,7 @@ enum sl_err sl_wire_server_open(const char *url, const struct sl_wire_guard *gua
             break;
     }
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
-                         : sl_nng_listen(s->sock, url, &s->url, why);
+                         : sl_nng_listen(s->sock, url, guard, &s->url, why);
     if (err != SL_OK) {
         sl_nng_close(s->sock);
         unref(s);

@@ -179,25 +179,45 @@ static enum sl_err url_error(int rv, const char *verb, const char *url, struct s
     }
 }
 
-enum sl_err sl_nng_listen(nng_socket s, const char *url, char **bound, struct sl_why *why)
+enum sl_err sl_nng_listen(nng_socket s, const char *url, const struct sl_wire_guard *guard, char **bound,
+                          struct sl_why *why)
 {
     nng_listener l;
+    nng_tls_config *tls = NULL;
+    enum sl_err err = sl_nng_tls(guard, url, true, &tls, why);
+    if (err != SL_OK)
+        return err;
     int rv = nng_listener_create(&l, s, url);
+    if (rv == 0 && tls)
+        rv = nng_listener_set_ptr(l, NNG_OPT_TLS_CONFIG, tls);
     if (rv == 0)
         rv = nng_listener_start(l, 0);
+    if (tls) /* nng does not take NULL */
+        nng_tls_config_free(tls);
     if (rv != 0)
         return url_error(rv, "listen on", url, why);
     int port;
     const char *colon = strrchr(url, ':');
-    if (strncmp(url, "tcp", 3) == 0 && colon && nng_listener_get_int(l, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
+    if (strstr(url, "tcp://") && colon && nng_listener_get_int(l, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
         *bound = sl_xasprintf("%.*s:%d", (int)(colon - url), url, port);
     else
         *bound = sl_xstrdup(url);
     return SL_OK;
 }
 
-enum sl_err sl_nng_dial(nng_socket s, const char *url, struct sl_why *why)
+enum sl_err sl_nng_dial(nng_socket s, const char *url, const struct sl_wire_guard *guard, struct sl_why *why)
 {
-    int rv = nng_dial(s, url, NULL, NNG_FLAG_NONBLOCK);
+    nng_dialer d;
+    nng_tls_config *tls = NULL;
+    enum sl_err err = sl_nng_tls(guard, url, false, &tls, why);
+    if (err != SL_OK)
+        return err;
+    int rv = nng_dialer_create(&d, s, url);
+    if (rv == 0 && tls)
+        rv = nng_dialer_set_ptr(d, NNG_OPT_TLS_CONFIG, tls);
+    if (rv == 0)
+        rv = nng_dialer_start(d, NNG_FLAG_NONBLOCK);
+    if (tls) /* nng does not take NULL */
+        nng_tls_config_free(tls);
     return rv == 0 ? SL_OK : url_error(rv, "dial", url, why);
 }

@@ -17,7 +17,13 @@
 /* What sockets of one program share. Borrowed by every socket and by the requests that were taken from it. */
 struct sl_wire_guard {
     const struct sl_secret *secret; /* NULL = none asked for */
+    /* (optional, all or none) for tls+tcp:// addresses: both sides show a certificate of this authority (PEM), and
+     * that of the side that is dialled names the host in its address, as DNS name. With them no address is
+     * listened on or dialled over the network without TLS. */
+    const char *tls_ca_file, *tls_cert_file, *tls_key_file;
 };
+/* SL_ECONFIG: files that are missing or are none; a library without TLS. At the start, before any socket. */
+SL_MUST_CHECK enum sl_err sl_wire_guard_check(const struct sl_wire_guard *guard, struct sl_why *why);
 
 /* What a queue receives. The receiver frees it with sl_wire_in_free(). */
 enum sl_wire_kind {

@@ -10,7 +10,7 @@
  * difference is answered 503. Its inactivity timeout ends connections that take no bytes; times for receiving
  * are ours, because one byte a second counts as activity there. They also catch what the library misses: a
  * client that sends half a request and closes in the same moment (a short read counts as "no more is there",
- * and its epoll is edge-triggered). */
+ * and its epoll is edge-triggered). Over TLS no 408 can be sent past the library: those are only cut. */
 #include "router/http/http_call.h"
 
 #include <inttypes.h>
@@ -27,11 +27,13 @@
 #include "common/base/mem.h"
 #include "common/base/rand.h"
 #include "router/http/http_listen.h"
+#include "router/http/http_tls_library.h"
 #include "router/http/http_workers.h"
 
 #define REFUSED_CONNECTIONS 64                 /* open at once only to be told 503 */
 #define HEADER_MEMORY_BYTES ((size_t)32 << 10) /* the library's per connection, headers included */
 #define SCAN_EVERY_MS       1000u
+#define TLS_VERSIONS        "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define IDLE_POLL_MS        5u
 
 static void nothing(void *arg, uint32_t events)
@@ -92,7 +94,7 @@ static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
         if (k->phase == SL_HTTP_WORKING || now_ms - k->since_ms < limit_s * 1000)
             continue;
         if (k->phase == SL_HTTP_RECEIVING) {
-            ssize_t sent = send(k->fd, late, sizeof late - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+            ssize_t sent = s->conf.tls ? 0 : send(k->fd, late, sizeof late - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
             (void)sent; /* a courtesy */
             sl_metric_add(s->m_timeouts, 1);
         }
@@ -185,13 +187,20 @@ static void register_metrics(struct sl_http_server *s)
 
 static enum sl_err start_daemon(struct sl_http_server *s, int listen_fd, struct sl_why *why)
 {
+    static const struct MHD_OptionItem no_tls[] = {{MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)sl_http_tls_retrieve},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_VERSIONS},
+        {MHD_OPTION_END, 0, NULL},
+    };
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, sl_http_call_access, s,
-        MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s, MHD_OPTION_LISTEN_SOCKET, listen_fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->conf.max_connections + REFUSED_CONNECTIONS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->conf.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        HEADER_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, sl_http_call_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, sl_http_call_begin, s,
+        (s->conf.tls ? MHD_USE_TLS : 0) | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
+        NULL, NULL, sl_http_call_access, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s,
+        MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)s->conf.max_connections + REFUSED_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)s->conf.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_MEMORY_BYTES,
+        MHD_OPTION_NOTIFY_COMPLETED, sl_http_call_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        s, MHD_OPTION_URI_LOG_CALLBACK, sl_http_call_begin, s, MHD_OPTION_ARRAY, s->conf.tls ? tls : no_tls,
         MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon)
         return sl_why_set(why, SL_EIO,

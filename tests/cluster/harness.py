@@ -91,7 +91,7 @@ class Daemon:
 def router_ports(router):
     """(register, event, HTTP) of a router that listens on port 0, the kernel's choice, so that nobody can have taken them: the log tells."""
     ready = wait_for("the router to be ready", lambda: router.check_alive() and re.search(
-        r"register=tcp://\S*:(\d+) events=tcp://\S*:(\d+)(?s:.*)router ready listen=\S+ port=(\d+) ", router.log()))
+        r"register=\S*tcp://\S*:(\d+) events=\S*tcp://\S*:(\d+)(?s:.*)router ready listen=\S+ port=(\d+) ", router.log()))
     return tuple(map(int, ready.groups()))
 
 
@@ -182,6 +182,13 @@ class Cluster:
                 "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *hold, *self.secret,
                 *self.node_options, *options]
         self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
+        return self.daemons[name]
+
+    def start_tls_node(self, name, which, options):
+        """A node whose control sockets speak TLS, to localhost by name."""
+        argv = [program(which), "--name", name, "--routers", f"tls+tcp://localhost:{self.register_port}", "--model", self.model, "--threads", "1", "--listen",
+                "tls+tcp://localhost:0", "--kv-memory", "16M", "--page-tokens", "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *options]
+        self.daemons[name] = Daemon(name, argv, self.folder)
         return self.daemons[name]
 
     def release(self, name):
