@@ -23,7 +23,7 @@ struct sl_link_rx; /* opaque: a payload waiting for its place; valid inside on_m
 struct sl_link_conf {
     const char *listen;  /* host:port, port 0 = any */
     const char *tls;     /* UCX_TLS */
-    const char *devices; /* UCX_NET_DEVICES, NULL = all */
+    const char *devices; /* UCX_NET_DEVICES, NULL = the one of listen's address */
     void *pool;          /* page memory, registered once */
     size_t pool_bytes;
 };

@@ -14,7 +14,10 @@
  *                                          eager forced   rendezvous forced   UCX's choice
  *     720 KiB pages in messages of 3.5 MiB      1.0            1.4 - 1.5           1.5
  *     16 KiB pages, one a message               1.2            0.3 - 0.4           1.1 */
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +90,31 @@ static enum sl_err resolve(const char *text, struct sockaddr_storage *sa, sockle
     *len = res->ai_addrlen;
     freeaddrinfo(res);
     return SL_OK;
+}
+
+/* The network device that has this address, so that UCX opens its data ports there and nowhere else; false for
+ * the wildcard, and for what no device has. */
+static bool device_of(const struct sockaddr_storage *sa, char name[IF_NAMESIZE])
+{
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    if (getifaddrs(&all) != 0)
+        return false;
+    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != sa->ss_family)
+            continue;
+        const struct sockaddr_in *a4 = (const void *)i->ifa_addr, *b4 = (const void *)sa;
+        const struct sockaddr_in6 *a6 = (const void *)i->ifa_addr, *b6 = (const void *)sa;
+        found = sa->ss_family == AF_INET6 ? memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0
+                                          : a4->sin_addr.s_addr == b4->sin_addr.s_addr ||
+                                                /* all of 127.0.0.0/8 is the loopback device's */
+                                                (ntohl(a4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET &&
+                                                 ntohl(b4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET);
+        if (found) /* "eth0:1" is a label on eth0 */
+            snprintf(name, IF_NAMESIZE, "%.*s", (int)strcspn(i->ifa_name, ":"), i->ifa_name);
+    }
+    freeifaddrs(all);
+    return found;
 }
 
 static struct sl_conn *conn_new(struct sl_link *l)
@@ -374,8 +402,12 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
     s = sl_ucx.config_read(NULL, NULL, &config);
     if (s == UCS_OK)
         s = sl_ucx.config_modify(config, "TLS", tls);
-    if (s == UCS_OK && conf->devices && *conf->devices)
-        s = sl_ucx.config_modify(config, "NET_DEVICES", conf->devices);
+    char device[IF_NAMESIZE];
+    const char *devices = conf->devices && *conf->devices ? conf->devices
+                          : device_of(&sa, device)        ? device
+                                                          : NULL;
+    if (s == UCS_OK && devices)
+        s = sl_ucx.config_modify(config, "NET_DEVICES", devices);
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     if (s == UCS_OK)

@@ -46,8 +46,8 @@ struct sl_xfer_conf {
     const char *transport; /* "ucx", "loop" */
     const char *listen;    /* host:port; port 0 = any. A public address is refused unless trust_network */
     bool trust_network;
-    const char *ucx_tls; /* UCX_TLS, NULL = tcp */
-    const char *ucx_devices;
+    const char *ucx_tls;            /* UCX_TLS, NULL = tcp */
+    const char *ucx_devices;        /* NULL = the one that has the address of listen */
     const struct sl_secret *secret; /* peers prove it before anything else counts; copied; NULL = none */
     struct sl_xfer_identity self;
     void *pool; /* host address of page 0, page i at + i * page_bytes */

@@ -2,6 +2,7 @@
 comes from two of them at once."""
 import json
 import os
+import socket
 import subprocess
 import sys
 import unittest
@@ -13,8 +14,28 @@ WIRES = wires.Wires(("router", "p0", "d0"))
 
 
 class Hosts(unittest.TestCase):
+    def test_firewall_lets_members_in_and_nobody_else(self):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "network", "sluice.nft")) as f:
+            rules = f.read().replace("10.0.0.0/24", WIRES.address("p0"))
+        self.assertIn(WIRES.address("p0"), rules)
+        d0, p0 = (["ip", "netns", "exec", WIRES.namespace(name)] for name in ("d0", "p0"))
+        subprocess.run([*d0, "nft", "-f", "-"], input=rules, text=True, check=True)
+        listener = subprocess.Popen([*d0, sys.executable, "-c", "import socket, time; s = socket.create_server(('', 7201)); print(flush=True); time.sleep(1e6)"],
+                                    stdout=subprocess.PIPE)
+        try:
+            listener.stdout.readline()
+            address = (WIRES.address("d0"), 7201)
+            subprocess.run([*p0, sys.executable, "-c", f"import socket; socket.create_connection({address})"], check=True)
+            with self.assertRaises(TimeoutError):  # dropped: however long one waits
+                socket.create_connection(address, timeout=1)
+        finally:
+            listener.kill()
+            listener.wait()
+            subprocess.run([*d0, "nft", "delete", "table", "inet", "sluice"], check=True)
+
     def test_modes_are_equal_over_a_network(self):
         with Cluster(hosts=WIRES.hosts(), secret=True) as c:
+            self.assertEqual(c.status("/metrics")[0], 403)  # from another host, and no key is asked for
             answers = [c.complete(prompt_of(150), 12, mode, {"X-Sluice-Digest": "1", **headers}, cache_salt=str(i))
                        for i, (mode, headers) in enumerate([("colocated", {}), ("pd", {}), ("hybrid", {"X-Sluice-Split": "64"})])]
             for tokens, doc in answers[1:]:
@@ -45,7 +66,7 @@ class Hosts(unittest.TestCase):
             c.wait_idle()
 
     def test_load_from_two_hosts_is_one_report(self):
-        with Cluster(hosts=WIRES.hosts()) as c:
+        with Cluster(hosts=WIRES.hosts(), router_options=["--open-admin", "true"]) as c:
             agents = [f"{WIRES.address(name)}:7070" for name in ("p0", "d0")]
             for name, listen in zip(("p0", "d0"), agents):
                 a = Daemon(f"agent-{name}", [program("sluice-bench"), "agent", "--listen", listen, "--url", c.url], c.folder, c.host(name)[1])

@@ -120,16 +120,16 @@ class Life:
 
     def keys_and_reload(self):
         a = self.a
-        self.guided(a, "keys-file")
+        key = re.search(r"^sk-\S+", self.guided(a, "keys-file"), re.M).group()
         a.set("/etc/sluice/router.conf", **self.guide.keys("/etc/sluice/router.conf", 1))
         a.run("systemctl restart sluice-router")
-        self.client.key = "sk-alice-1"
+        self.client.key = key
         self.wait_nodes("p0", "d0")
         assert self.client.status("/v1/models") == 200
-        a.run("sed -i s/sk-alice-1/sk-alice-2/ /etc/sluice/api-keys")
+        next_key = a.run("sed -i /^alice/d /etc/sluice/api-keys; sluicectl keys add alice /etc/sluice/api-keys 2> /dev/null").strip()
         self.guided(a, "reload")
         wait_for("the old key to be refused", lambda: self.client.status("/v1/models") == 401)
-        self.client.key = "sk-alice-2"
+        self.client.key = next_key
         assert self.client.status("/v1/models") == 200
         pid = a.property(ROUTER, "MainPID")
         a.run("echo 'api_threats = 2' >> /etc/sluice/router.conf; ! systemctl reload sluice-router")

@@ -40,7 +40,6 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
         .transport = o->transport ? o->transport : "loop",
         .listen = o->listen ? o->listen : "127.0.0.1:0",
         .ucx_tls = o->ucx_tls,
-        .ucx_devices = o->ucx_tls ? NULL : "lo",
         .n_pages = o->n_pages ? o->n_pages : RIG_PAGES,
         .digests = !o->no_digests,
         .peer_dead_ms = o->peer_dead_ms ? o->peer_dead_ms : RIG_WAIT_MS,
