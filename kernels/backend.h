@@ -12,6 +12,7 @@
 #define SLUICE_KERNELS_BACKEND_H
 
 #include "common/base/err.h"
+#include "kernels/kv_mover.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
 
@@ -33,6 +34,7 @@ struct sl_dev_conf {
     const int *cpus;    /* CPU of thread i, NULL = not pinned */
     size_t n_cpus;
     uint32_t max_rows; /* most rows of one batch: sizes scratch */
+    int no_graphs;     /* keeps no passes */
 };
 
 /* What linear() does to a row of x before the product. */
@@ -87,6 +89,12 @@ struct sl_attn_shape {
     float qk_norm_eps;
 };
 
+enum sl_pass_state {
+    SL_PASS_NONE,   /* call the ops as always, and not pass_end */
+    SL_PASS_RUN,    /* call the ops with the batch as it is now, then pass_end */
+    SL_PASS_QUEUED, /* all of it is queued: no op nor pass_end follows */
+};
+
 typedef void sl_parallel_fn(void *arg, uint32_t item, unsigned worker);
 
 struct sl_backend_ops {
@@ -105,6 +113,8 @@ struct sl_backend_ops {
      * ordered. */
     void *(*buf_alloc)(struct sl_dev *d, size_t bytes); /* NULL when there is none */
     void (*buf_free)(struct sl_dev *d, void *p, size_t bytes);
+    /* (optional) Bytes that are free, of a device with memory of its own. */
+    size_t (*memory_free)(const struct sl_dev *d);
     void (*upload)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
     void (*download)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 
@@ -114,6 +124,8 @@ struct sl_backend_ops {
                                struct sl_weight **out, struct sl_why *why);
     void (*weight_free)(struct sl_dev *d, struct sl_weight *w); /* takes NULL */
     size_t (*weight_bytes)(const struct sl_weight *w);
+    size_t
+        packed_value_bytes; /* of a number of a packed matrix whatever the file has; 0 = about as in the file */
     /* (optional, both or none) For a cache on disk. weight_restore makes a matrix like the one whose image
      * had this head; the caller then fills the parts of its image with the bytes that the other's had.
      * SL_EINVAL when no matrix [n_rows, n_cols] has such a head: it may be damaged, or of another model.
@@ -157,12 +169,21 @@ struct sl_backend_ops {
      * return; out [n_rows] (host) is there after sync. */
     void (*sample)(struct sl_dev *d, const float *logits, uint32_t n_vocab, const struct sl_pick *picks,
                    uint32_t n_rows, struct sl_picked *out);
+    /* (optional, both or none) For devices that keep a pass and start it anew by one call. The ops between begin
+     * and end are the same, with the same arguments, for every batch of the owner and kv that has as many rows as
+     * *b has then: more than before, up to max_rows, those behind its runs being nobody's. No op takes rows of
+     * the host's (x_rows). end: 0 when nothing of it ran; call the ops again, and end. */
+    enum sl_pass_state (*pass_begin)(struct sl_dev *d, const void *owner, struct sl_kv *kv, uint32_t max_rows,
+                                     struct sl_batch *b);
+    int (*pass_end)(struct sl_dev *d);
     void (*sync)(struct sl_dev *d);
 
     /* (optional) Calls fn once for each item 0 .. n_items - 1, at most 2^23, on the device's host threads,
      * worker being 0 .. n_threads - 1 of sl_dev_conf; returns when all are done. For work on host memory
      * between passes. */
     void (*parallel)(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
+
+    const struct sl_kv_mover_ops *mover; /* (optional) of devices whose pages a transport cannot read */
 };
 
 /* Frequencies of a rotation, out [dim / 2]: theta^(-2i/dim). Source: Su et al., "RoFormer". */

@@ -195,10 +195,23 @@ void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t firs
     m->ops->sync(m->dev);
 }
 
-void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
-                      atomic_uint_fast64_t *progress)
+/* All rows through all layers, whichever logits are wanted: the same ops for every batch of as many rows. */
+static void whole_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b,
+                          atomic_uint_fast64_t *progress)
 {
-    SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
+    m->ops->embed(m->dev, m->weights.embed, b, m->conf.embed_scale, m->x.p);
+    for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
+        struct sl_attn_shape shape = attn_shape(m, layer);
+        qkv_forward(m, kv, layer, b, &shape, m->x.p);
+        m->ops->attention(m->dev, kv, layer, &shape, b, m->qkv.p, m->attn.p);
+        rows_forward(m, layer, 0, b->n_rows, m->x.p);
+        atomic_fetch_add_explicit(progress, 1, memory_order_relaxed);
+    }
+}
+
+static void sliced_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b,
+                           atomic_uint_fast64_t *progress)
+{
     uint32_t n_slices = slices_make(m, b);
     m->ops->embed(m->dev, m->weights.embed, b, m->conf.embed_scale, m->x.p);
     for (uint32_t layer = 0; layer < m->conf.n_layers; layer++) {
@@ -206,6 +219,29 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
         for (uint32_t i = 0; i < n_slices; x += (size_t)m->slices[i++].n_rows * m->conf.d_model)
             layer_forward(m, kv, layer, &m->slices[i], x);
         atomic_fetch_add_explicit(progress, 1, memory_order_relaxed);
+    }
+}
+
+void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
+                      atomic_uint_fast64_t *progress)
+{
+    SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
+    struct sl_batch filled = *b;
+    enum sl_pass_state pass = SL_PASS_NONE;
+    if (m->ops->pass_begin && b->n_out > 0 && b->n_rows <= m->slice_rows)
+        pass = m->ops->pass_begin(m->dev, m, kv, m->slice_rows, &filled);
+    switch (pass) {
+    case SL_PASS_NONE:
+        sliced_forward(m, kv, b, progress);
+        break;
+    case SL_PASS_RUN:
+        do
+            whole_forward(m, kv, &filled, progress);
+        while (!m->ops->pass_end(m->dev));
+        break;
+    case SL_PASS_QUEUED:
+        atomic_fetch_add_explicit(progress, m->conf.n_layers, memory_order_relaxed);
+        break;
     }
     if (logits != NULL)
         sl_model_logits(m, b, 0, b->n_out, logits);

@@ -65,23 +65,33 @@ static void rope_factors_own(struct sl_model *m)
     a->rope_factors = m->rope_factors;
 }
 
-/* Before anything is taken: memory that is promised and not there ends in the kernel killing somebody.
- * Weights are about as large packed as in the file. */
+/* Bytes of the weights once they are packed. */
+static uint64_t packed_bytes(const struct sl_backend_ops *ops, const struct sl_model_file *f)
+{
+    uint64_t all = 0;
+    for (size_t i = 0; i < sl_model_file_n_tensors(f); i++) {
+        const struct sl_model_tensor *t = sl_model_file_tensor_at(f, i);
+        all += ops->packed_value_bytes ? t->view.n_rows * t->view.n_cols * ops->packed_value_bytes : t->bytes;
+    }
+    return all;
+}
+
+/* Before anything is taken: memory that is promised and not there ends in the kernel killing somebody. */
 static enum sl_err check_fits(const struct sl_model_open *o, const struct sl_model_file *f,
                               const struct sl_model_conf *c, struct sl_why *why)
 {
-    uint64_t weights = 0, scratch = SCRATCH_BYTES + (uint64_t)o->max_rows * c->d_model * sizeof(float);
-    for (size_t i = 0; i < sl_model_file_n_tensors(f); i++)
-        weights += sl_model_file_tensor_at(f, i)->bytes;
+    uint64_t weights = packed_bytes(o->ops, f);
+    uint64_t scratch = SCRATCH_BYTES + (uint64_t)o->max_rows * c->d_model * sizeof(float);
     uint64_t all = weights + o->other_bytes + scratch;
-    if (o->available_bytes == 0 || all <= o->available_bytes)
+    uint64_t available = o->ops->memory_free ? o->ops->memory_free(o->dev) : o->available_bytes;
+    if (available == 0 || all <= available)
         return SL_OK;
     return sl_why_set(why, SL_ETOOBIG,
                       "%s needs about %llu MiB (weights %llu, kv_memory %llu, scratch %llu), and there "
                       "are %llu MiB to have; lower kv_memory or max_batch_tokens, or take a smaller model",
                       sl_model_file_path(f), (unsigned long long)(all >> 20),
                       (unsigned long long)(weights >> 20), (unsigned long long)(o->other_bytes >> 20),
-                      (unsigned long long)(scratch >> 20), (unsigned long long)(o->available_bytes >> 20));
+                      (unsigned long long)(scratch >> 20), (unsigned long long)(available >> 20));
 }
 
 enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out, struct sl_why *why)

@@ -20,11 +20,11 @@ struct plain_shared {
 CU_FN float score_at(const struct cu_attention_args *a, const uint32_t *pages, uint32_t kv_head,
                      const float *q, uint32_t pos)
 {
-    uint64_t at = cu_kv_at(&a->kv, pages, 0, kv_head, pos);
+    struct cu_kv_row k = cu_kv_at(&a->kv, pages, 0, kv_head, pos);
     float dot = 0.0f;
     for (uint32_t i = 0; i < a->kv.head_dim; i++)
-        dot += q[i] * cu_kv_load(&a->kv, at + i);
-    return dot * a->score_scale;
+        dot += q[i] * cu_kv_load(&a->kv, k, i);
+    return dot * cu_kv_scale(&a->kv, k) * a->score_scale;
 }
 
 CU_KERNEL(attention_plain_kernel, struct cu_attention_args, THREADS, 1)
@@ -57,11 +57,12 @@ CU_KERNEL(attention_plain_kernel, struct cu_attention_args, THREADS, 1)
         for (uint32_t e = 0; e < PER_THREAD; e++)
             acc[e] *= keep;
         for (uint32_t j = from; j < to; j++) {
-            uint64_t at = cu_kv_at(&a->kv, pages, 1, kv_head, j);
+            struct cu_kv_row v = cu_kv_at(&a->kv, pages, 1, kv_head, j);
+            float weight = sh->p[j - seg] * cu_kv_scale(&a->kv, v);
             CU_UNROLL
             for (uint32_t e = 0; e < PER_THREAD; e++)
                 if (threadIdx.x + e * THREADS < hd)
-                    acc[e] += sh->p[j - seg] * cu_kv_load(&a->kv, at + threadIdx.x + e * THREADS);
+                    acc[e] += weight * cu_kv_load(&a->kv, v, threadIdx.x + e * THREADS);
         }
         cu_sync_block(); /* p, maxima and sums are written again */
     }

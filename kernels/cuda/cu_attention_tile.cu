@@ -1,4 +1,4 @@
-/* kernels/cuda/cu_attention_tile.cu - attention on tensor cores, for K and V in bfloat16.
+/* kernels/cuda/cu_attention_tile.cu - attention on tensor cores, for K and V in bfloat16 or as SL_Q8.
  *
  * A fixed grid: each block works off its list of items, which lies in device memory. An item is a tile of
  * query rows of one K and V head over a stretch of positions. K and V come through shared memory in blocks of
@@ -11,6 +11,9 @@
  * So a decode row never pays for a prompt's tile, and a group of heads shares what is read of K and V. Scores
  * and sums are float32; q and the weights go into the products as bfloat16. Positions that no row of the tile
  * sees are zeros in shared memory, whatever lies in the pages.
+ *
+ * Of SL_Q8 the integers go through the products, which bfloat16 holds exactly; a position's scale of K is put on its
+ * column of scores, and that of V on its column of weights.
  *
  * Structure: FlashAttention-2 (Dao, 2023). Fragments: PTX ISA, mma.m16n8k16. */
 #include <math.h>
@@ -41,6 +44,7 @@ struct tile_state {
 
 struct kv_stages {
     uint16_t k[2][CU_KV_BLOCK][ROW], v[2][CU_KV_BLOCK][ROW];
+    float k_scale[2][CU_KV_BLOCK], v_scale[2][CU_KV_BLOCK]; /* of SL_Q8 */
 };
 
 struct warp_sums {
@@ -65,16 +69,72 @@ CU_FN void load_block(const struct cu_tile_args *a, const struct cu_item *it, st
     const uint32_t per_row = head_dim / 8, rows_at_once = THREADS / per_row;
     uint32_t col = threadIdx.x % per_row * 8;
     const uint32_t *pages = a->page_list + it->first_page;
-    const uint16_t *base = (const uint16_t *)a->kv.layer + col;
     CU_UNROLL
     for (uint32_t i = 0; i < CU_KV_BLOCK / rows_at_once; i++) {
         uint32_t r = threadIdx.x / per_row + i * rows_at_once, pos = pos0 + r;
         int seen = pos >= it->kv_first && pos < it->kv_end;
-        uint64_t k = seen ? cu_kv_at(&a->kv, pages, 0, it->kv_head, pos) : 0;
-        uint64_t v = seen ? cu_kv_at(&a->kv, pages, 1, it->kv_head, pos) : 0;
-        cu_cp_async16(&sh->k[stage][r][col], base + k, seen);
-        cu_cp_async16(&sh->v[stage][r][col], base + v, seen);
+        const uint16_t *k = (const uint16_t *)a->kv.layer, *v = k; /* some address that is one */
+        if (seen) {
+            k = (const uint16_t *)cu_kv_at(&a->kv, pages, 0, it->kv_head, pos).values + col;
+            v = (const uint16_t *)cu_kv_at(&a->kv, pages, 1, it->kv_head, pos).values + col;
+        }
+        cu_cp_async16(&sh->k[stage][r][col], k, seen);
+        cu_cp_async16(&sh->v[stage][r][col], v, seen);
     }
+}
+
+/* Eight integers as bfloat16. */
+CU_FN void widen(uint16_t *to, const uint8_t *from, int seen)
+{
+    uint32_t *pairs = (uint32_t *)to;
+    CU_UNROLL
+    for (int i = 0; i < 4; i++) {
+        uint32_t four = seen ? ((const uint32_t *)from)[i / 2] >> i % 2 * 16 : 0;
+        pairs[i] = cu_bf16_pair((float)(int8_t)(uint8_t)four, (float)(int8_t)(uint8_t)(four >> 8));
+    }
+}
+
+/* The same as load_block, of SL_Q8; the stage is there after a barrier. */
+CU_FN void load_block_q8(const struct cu_tile_args *a, const struct cu_item *it, struct kv_stages *sh,
+                         int stage, uint32_t pos0, const int head_dim)
+{
+    const uint32_t per_row = head_dim / 8, rows_at_once = THREADS / per_row;
+    uint32_t col = threadIdx.x % per_row * 8;
+    const uint32_t *pages = a->page_list + it->first_page;
+    for (uint32_t r = threadIdx.x / per_row; r < CU_KV_BLOCK; r += rows_at_once) {
+        uint32_t pos = pos0 + r;
+        int seen = pos >= it->kv_first && pos < it->kv_end;
+        struct cu_kv_row k = cu_kv_at(&a->kv, pages, 0, it->kv_head, seen ? pos : it->kv_first);
+        struct cu_kv_row v = cu_kv_at(&a->kv, pages, 1, it->kv_head, seen ? pos : it->kv_first);
+        widen(&sh->k[stage][r][col], k.values + col, seen);
+        widen(&sh->v[stage][r][col], v.values + col, seen);
+        if (col == 0) {
+            sh->k_scale[stage][r] = seen ? cu_kv_scale(&a->kv, k) : 0.0f;
+            sh->v_scale[stage][r] = seen ? cu_kv_scale(&a->kv, v) : 0.0f;
+        }
+    }
+}
+
+/* Puts the scales of positions r0 .. on the columns of s. */
+CU_FN void scale_columns(float s[TILES_S][4], const float *scales, uint32_t r0, const int n_tiles)
+{
+    uint32_t lane = threadIdx.x % CU_WARP;
+    CU_UNROLL
+    for (int n = 0; n < n_tiles; n++) {
+        CU_UNROLL
+        for (int i = 0; i < 4; i++)
+            s[n][i] *= scales[r0 + n * MMA_N + 2 * (lane % 4) + i % 2];
+    }
+}
+
+CU_FN void load_stage(const struct cu_tile_args *a, const struct cu_item *it, struct kv_stages *sh, int stage,
+                      uint32_t pos0, const int q8, const int head_dim)
+{
+    if (q8)
+        load_block_q8(a, it, sh, stage, pos0, head_dim);
+    else
+        load_block(a, it, sh, stage, pos0, head_dim);
+    cu_cp_async_commit();
 }
 
 CU_FN uint32_t pair_of(const float *x)
@@ -181,20 +241,33 @@ CU_FN void soften(struct tile_state *t, const struct cu_tile_args *a, const stru
     }
 }
 
-/* sum [16, head_dim] += weights v */
+/* What rounding to bfloat16 takes off. */
+CU_FN uint32_t rest_of(const float *x)
+{
+    return cu_bf16_pair(x[0] - cu_bf16_float(cu_bf16_of(x[0])), x[1] - cu_bf16_float(cu_bf16_of(x[1])));
+}
+
+/* sum [16, head_dim] += weights v; twice: by the weights' roundings too, as scales make them numbers that no
+ * rounding spares, not even that of a single position. */
 CU_FN void add_values(struct tile_state *t, const uint16_t (*v)[ROW], uint32_t r0, float s[TILES_S][4],
-                      const int n_tiles, const int head_dim)
+                      const int twice, const int n_tiles, const int head_dim)
 {
     uint32_t lane = threadIdx.x % CU_WARP;
     CU_UNROLL
     for (int n = 0; n < n_tiles; n += 2) {
         uint32_t p[4] = {pair_of(&s[n][0]), pair_of(&s[n][2]), pair_of(&s[n + 1][0]), pair_of(&s[n + 1][2])};
+        uint32_t rest[4] = {rest_of(&s[n][0]), rest_of(&s[n][2]), rest_of(&s[n + 1][0]),
+                            rest_of(&s[n + 1][2])};
         CU_UNROLL
         for (int o = 0; o < head_dim / MMA_N; o += 2) {
             uint32_t b[4];
             cu_ldmatrix_x4_trans(b, &v[r0 + n * MMA_N + lane % 16][o * MMA_N + lane / 16 * 8]);
             cu_mma_bf16(t->sum[o], p, b[0], b[1]);
             cu_mma_bf16(t->sum[o + 1], p, b[2], b[3]);
+            if (twice) {
+                cu_mma_bf16(t->sum[o], rest, b[0], b[1]);
+                cu_mma_bf16(t->sum[o + 1], rest, b[2], b[3]);
+            }
         }
     }
 }
@@ -290,25 +363,29 @@ CU_FN void store_small(const struct tile_state *t, const struct cu_tile_args *a,
 }
 
 CU_FN void run_item(const struct cu_tile_args *a, const struct cu_item *it, union tile_shared *sh,
-                    const int small, const int head_dim)
+                    const int small, const int q8, const int head_dim)
 {
     uint32_t warp = threadIdx.x / CU_WARP, m0 = small ? 0 : warp * MMA_M, r0 = small ? warp * MMA_M : 0;
     const int n_tiles = small ? MMA_M / MMA_N : TILES_S;
     struct tile_state t;
-    load_block(a, it, &sh->kv, 0, it->kv_begin, head_dim);
-    cu_cp_async_commit();
+    load_stage(a, it, &sh->kv, 0, it->kv_begin, q8, head_dim);
     state_init(&t, a, it, m0, head_dim);
     int stage = 0;
     for (uint32_t pos0 = it->kv_begin; pos0 < it->kv_end; pos0 += CU_KV_BLOCK, stage ^= 1) {
         if (pos0 + CU_KV_BLOCK < it->kv_end)
-            load_block(a, it, &sh->kv, stage ^ 1, pos0 + CU_KV_BLOCK, head_dim);
-        cu_cp_async_commit();
+            load_stage(a, it, &sh->kv, stage ^ 1, pos0 + CU_KV_BLOCK, q8, head_dim);
+        else
+            cu_cp_async_commit();
         cu_cp_async_wait(1);
         cu_sync_block();
         float s[TILES_S][4];
         scores(&t, sh->kv.k[stage], r0, s, n_tiles, head_dim);
+        if (q8)
+            scale_columns(s, sh->kv.k_scale[stage], r0, n_tiles);
         soften(&t, a, it, pos0 + r0, s, n_tiles, head_dim);
-        add_values(&t, sh->kv.v[stage], r0, s, n_tiles, head_dim);
+        if (q8)
+            scale_columns(s, sh->kv.v_scale[stage], r0, n_tiles);
+        add_values(&t, sh->kv.v[stage], r0, s, q8, n_tiles, head_dim);
         cu_sync_block(); /* the stage is free */
     }
     finish_weights(&t);
@@ -319,56 +396,70 @@ CU_FN void run_item(const struct cu_tile_args *a, const struct cu_item *it, unio
     cu_sync_block(); /* shared memory is free for the next item */
 }
 
-CU_FN void run_items(const struct cu_tile_args *a, union tile_shared *sh, const int head_dim)
+CU_FN void run_items(const struct cu_tile_args *a, union tile_shared *sh, const int q8, const int head_dim)
 {
     for (uint32_t i = a->block_items[blockIdx.x]; i < a->block_items[blockIdx.x + 1]; i++) {
         const struct cu_item it = a->items[i];
         if (it.tile == CU_SMALL_TILE)
-            run_item(a, &it, sh, 1, head_dim);
+            run_item(a, &it, sh, 1, q8, head_dim);
         else
-            run_item(a, &it, sh, 0, head_dim);
+            run_item(a, &it, sh, 0, q8, head_dim);
     }
 }
 
 CU_KERNEL(attention_tile_64_kernel, struct cu_tile_args, THREADS, 2)
 {
-    run_items(a, CU_SHARED(union tile_shared), 64);
+    run_items(a, CU_SHARED(union tile_shared), 0, 64);
 }
 
 CU_KERNEL(attention_tile_128_kernel, struct cu_tile_args, THREADS, 2)
 {
-    run_items(a, CU_SHARED(union tile_shared), 128);
+    run_items(a, CU_SHARED(union tile_shared), 0, 128);
 }
 
-/* A block per row and head: a thread is an element. */
+CU_KERNEL(attention_tile_q8_64_kernel, struct cu_tile_args, THREADS, 2)
+{
+    run_items(a, CU_SHARED(union tile_shared), 1, 64);
+}
+
+CU_KERNEL(attention_tile_q8_128_kernel, struct cu_tile_args, THREADS, 2)
+{
+    run_items(a, CU_SHARED(union tile_shared), 1, 128);
+}
+
+/* A block per row and head at a time: a thread is an element. */
 CU_KERNEL(attention_merge_kernel, struct cu_merge_args, THREADS, 1)
 {
-    const struct cu_merge m = a->merges[blockIdx.x];
-    float most = -INFINITY, weight = 0.0f, sum = 0.0f;
-    for (uint32_t i = 0; i < m.n; i++) {
-        float x = a->partial_scales[2 * (uint64_t)(m.partial + i * m.stride)];
-        most = x > most ? x : most;
-    }
-    for (uint32_t i = 0; i < m.n; i++) {
-        uint64_t at = m.partial + i * m.stride;
-        float scale = scale_between(a->partial_scales[2 * at], most);
-        weight += a->partial_scales[2 * at + 1] * scale;
+    for (uint32_t at = blockIdx.x; at < *a->n; at += gridDim.x) {
+        const struct cu_merge m = a->merges[at];
+        float most = -INFINITY, weight = 0.0f, sum = 0.0f;
+        for (uint32_t i = 0; i < m.n; i++) {
+            float x = a->partial_scales[2 * (uint64_t)(m.partial + i * m.stride)];
+            most = x > most ? x : most;
+        }
+        for (uint32_t i = 0; i < m.n; i++) {
+            uint64_t p = m.partial + i * m.stride;
+            float scale = scale_between(a->partial_scales[2 * p], most);
+            weight += a->partial_scales[2 * p + 1] * scale;
+            if (threadIdx.x < a->head_dim)
+                sum += a->partial_sums[p * a->head_dim + threadIdx.x] * scale;
+        }
         if (threadIdx.x < a->head_dim)
-            sum += a->partial_sums[at * a->head_dim + threadIdx.x] * scale;
+            a->out[((uint64_t)m.row * a->n_heads + m.head) * a->head_dim + threadIdx.x] = sum / weight;
     }
-    if (threadIdx.x < a->head_dim)
-        a->out[((uint64_t)m.row * a->n_heads + m.head) * a->head_dim + threadIdx.x] = sum / weight;
 }
 
 int cu_attention_tile_fits(const struct cu_pages *kv)
 {
-    return kv->dtype == SL_BF16 && (kv->head_dim == 64 || kv->head_dim == 128);
+    return (kv->dtype == SL_BF16 || kv->dtype == SL_Q8) && (kv->head_dim == 64 || kv->head_dim == 128);
 }
 
 void cu_attention_tile(struct cu_stream *s, uint32_t n_blocks, const struct cu_tile_args *a)
 {
-    const void *kernel = a->kv.head_dim == 64 ? (const void *)attention_tile_64_kernel
-                                              : (const void *)attention_tile_128_kernel;
+    static const void *const kernels[2][2] = {
+        {(const void *)attention_tile_64_kernel, (const void *)attention_tile_128_kernel},
+        {(const void *)attention_tile_q8_64_kernel, (const void *)attention_tile_q8_128_kernel}};
+    const void *kernel = kernels[a->kv.dtype == SL_Q8][a->kv.head_dim == 128];
     struct cu_launch l = {"attention_tile",          kernel, n_blocks, 1, THREADS,
                           sizeof(union tile_shared), a,      sizeof *a};
     cu_launch(s, &l);

@@ -33,31 +33,42 @@ CU_FN float cu_block_max(float x, float *scratch, uint32_t n_threads)
     return x;
 }
 
-/* Index of the first element of a head's K (which 0) or V (which 1) at a position, counted in elements from
- * kv->layer. pages: those of the sequence. */
-CU_FN uint64_t cu_kv_at(const struct cu_pages *kv, const uint32_t *pages, uint32_t which, uint32_t head,
-                        uint32_t pos)
+/* Where a head's K (which 0) or V (which 1) of a position lie: values, and its scale (SL_Q8). */
+struct cu_kv_row {
+    uint8_t *values, *scale;
+};
+
+/* pages: those of the sequence. */
+CU_FN struct cu_kv_row cu_kv_at(const struct cu_pages *kv, const uint32_t *pages, uint32_t which,
+                                uint32_t head, uint32_t pos)
 {
-    uint32_t page = pages[pos / kv->page_tokens];
-    uint64_t token = page * kv->page_stride + (uint64_t)(which * kv->n_kv_heads + head) * kv->page_tokens +
-                     pos % kv->page_tokens;
-    return token * kv->head_dim;
+    uint32_t slot = pos % kv->page_tokens;
+    uint8_t *strip = kv->layer + pages[pos / kv->page_tokens] * kv->page_bytes +
+                     (which * kv->n_kv_heads + head) * kv->strip_bytes;
+    struct cu_kv_row row = {strip + slot * kv->row_bytes,
+                            strip + kv->page_tokens * kv->row_bytes + slot * sizeof(float)};
+    return row;
 }
 
-CU_FN float cu_kv_load(const struct cu_pages *kv, uint64_t i)
+CU_FN float cu_kv_load(const struct cu_pages *kv, struct cu_kv_row row, uint32_t i)
 {
+    if (kv->dtype == SL_Q8)
+        return (float)(int8_t)row.values[i];
     if (kv->dtype == SL_F32)
-        return ((const float *)kv->layer)[i];
-    uint16_t h = ((const uint16_t *)kv->layer)[i];
+        return ((const float *)row.values)[i];
+    uint16_t h = ((const uint16_t *)row.values)[i];
     return kv->dtype == SL_F16 ? cu_f16_float(h) : cu_bf16_float(h);
 }
 
-CU_FN void cu_kv_store(const struct cu_pages *kv, uint64_t i, float x)
+/* What the row's numbers are worth. A scale may lie at any address: behind a page's odd number of values. */
+CU_FN float cu_kv_scale(const struct cu_pages *kv, struct cu_kv_row row)
 {
-    if (kv->dtype == SL_F32)
-        ((float *)kv->layer)[i] = x;
-    else
-        ((uint16_t *)kv->layer)[i] = kv->dtype == SL_F16 ? cu_f16_of(x) : cu_bf16_of(x);
+    if (kv->dtype != SL_Q8)
+        return 1.0f;
+    const uint8_t *p = row.scale;
+    if ((uintptr_t)p % sizeof(float) == 0)
+        return *(const float *)p;
+    return cu_bits_float(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
 #endif

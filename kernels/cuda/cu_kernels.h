@@ -57,12 +57,12 @@ void cu_matmul_plain(struct cu_stream *s, const struct cu_matmul_args *a);
 
 /* ---- pages ---- */
 
-/* One layer of a page pool. Element `which` (0 K, 1 V) of a head at a position lies at
- * base + ((page * page_stride + (which * n_kv_heads + head) * page_tokens + slot) * head_dim elements. */
+/* One layer of a page pool: strips as in struct sl_kv_geometry, K of all heads and then V of all. */
 struct cu_pages {
-    void *layer;          /* of page 0 */
-    uint64_t page_stride; /* tokens' worth of head_dim elements from page to page */
+    uint8_t *layer; /* of page 0 */
+    uint64_t page_bytes, strip_bytes;
     uint32_t n_kv_heads, page_tokens, head_dim;
+    uint32_t row_bytes; /* of a position's values in a strip */
     enum sl_dtype dtype;
 };
 
@@ -146,12 +146,25 @@ int cu_attention_tile_fits(const struct cu_pages *kv);
 void cu_attention_tile(struct cu_stream *s, uint32_t n_blocks, const struct cu_tile_args *a);
 
 struct cu_merge_args {
-    const struct cu_merge *merges; /* [n] */
+    const struct cu_merge *merges; /* [*n] */
+    const uint32_t *n;
     uint32_t n_heads, head_dim;
     const float *partial_sums, *partial_scales;
     float *out;
 };
-void cu_attention_merge(struct cu_stream *s, uint32_t n, const struct cu_merge_args *a);
+/* n_blocks share them. */
+void cu_attention_merge(struct cu_stream *s, uint32_t n_blocks, const struct cu_merge_args *a);
+
+/* ---- cu_pages.cu ---- */
+
+/* Page pages[i] and slot i, of page_bytes each; to the pool or from it. */
+struct cu_move_args {
+    uint8_t *pool, *slots;
+    const uint32_t *pages; /* [n] */
+    uint64_t page_bytes;
+    int to_pool;
+};
+void cu_move_pages(struct cu_stream *s, uint32_t n, const struct cu_move_args *a);
 
 /* ---- cu_digest.cu ---- */
 

@@ -29,6 +29,7 @@
  *   cu_ldmatrix_x4_trans(r, row)
  *   cu_mma_bf16(d, a, b0, b1)  d[16, 8] += a[16, 16] b[16, 8], fragments as in PTX's mma.m16n8k16
  *   cu_bf16_of(x), cu_bf16_float(h), cu_bf16_pair(low, high), cu_f16_of(x), cu_f16_float(h)
+ *   cu_rint(x)                 to the nearest whole number, to even between two
  *   cu_exp(x), cu_exp2(x), cu_rsqrt(x), cu_tanh(x), cu_sincos(x, &sin, &cos)
  *                              of single precision, none of them the fast approximation but exp2
  *

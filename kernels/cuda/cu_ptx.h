@@ -141,6 +141,11 @@ CU_FN float cu_f16_float(uint16_t h)
     return __half2float(__ushort_as_half(h));
 }
 
+CU_FN float cu_rint(float x)
+{
+    return rintf(x);
+}
+
 CU_FN float cu_exp(float x)
 {
     return expf(x);
@@ -165,7 +170,9 @@ CU_FN float cu_tanh(float x)
 
 CU_FN void cu_sincos(float x, float *sin_out, float *cos_out)
 {
-    sincosf(x, sin_out, cos_out);
+    /* of turns, taken off in double: sincosf's own way for large x needs memory */
+    double turns = (double)x * 0.15915494309189535;
+    sincospif(2.0f * (float)(turns - rint(turns)), sin_out, cos_out);
 }
 
 #endif

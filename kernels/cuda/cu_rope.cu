@@ -28,6 +28,42 @@ CU_FN void rotate_head(float *head, const struct cu_rope_args *a, uint32_t pos)
     }
 }
 
+/* As kernels/cpu/q8.h has it, to the bit. */
+CU_FN void store_q8(struct cu_kv_row to, const float *head, uint32_t n)
+{
+    const float top = 127.0f;
+    uint32_t lane = threadIdx.x % CU_WARP;
+    float most = 0.0f; /* NaN is passed over */
+    for (uint32_t i = lane; i < n; i += CU_WARP) {
+        float x = head[i] < 0.0f ? -head[i] : head[i];
+        most = x > most ? x : most;
+    }
+    most = cu_warp_max(most);
+    int none = most < 0x1p-100f;
+    float up = none ? 0.0f : top / most, scale = none ? 0.0f : most * (1.0f / top);
+    for (uint32_t i = lane; i < n; i += CU_WARP) {
+        float v = cu_rint(head[i] * up);
+        v = v < top ? v : top;
+        to.values[i] = (uint8_t)(int8_t)(v > -top ? v : -top);
+    }
+    if (lane < sizeof scale)
+        to.scale[lane] = (uint8_t)(cu_float_bits(scale) >> 8 * lane);
+}
+
+CU_FN void store_head(const struct cu_pages *kv, struct cu_kv_row to, const float *head)
+{
+    if (kv->dtype == SL_Q8) {
+        store_q8(to, head, kv->head_dim);
+        return;
+    }
+    for (uint32_t i = threadIdx.x % CU_WARP; i < kv->head_dim; i += CU_WARP) {
+        if (kv->dtype == SL_F32)
+            ((float *)to.values)[i] = head[i];
+        else
+            ((uint16_t *)to.values)[i] = kv->dtype == SL_F16 ? cu_f16_of(head[i]) : cu_bf16_of(head[i]);
+    }
+}
+
 CU_KERNEL(rope_kernel, struct cu_rope_args, THREADS, 1)
 {
     struct cu_row row = a->rows[blockIdx.x];
@@ -35,23 +71,17 @@ CU_KERNEL(rope_kernel, struct cu_rope_args, THREADS, 1)
         return;
     uint32_t hd = a->kv.head_dim, n_kv = a->kv.n_kv_heads, n_all = a->n_heads + 2 * n_kv;
     float *qkv = a->qkv + (uint64_t)blockIdx.x * n_all * hd;
-    for (uint32_t h = threadIdx.x / CU_WARP; h < n_all; h += THREADS / CU_WARP) {
+    for (uint32_t h = threadIdx.x / CU_WARP; h < a->n_heads + n_kv; h += THREADS / CU_WARP) {
         float *head = qkv + (uint64_t)h * hd;
-        if (h < a->n_heads + n_kv) {
-            if (a->q_norm)
-                norm_head(head, hd, h < a->n_heads ? a->q_norm : a->k_norm, a->norm_eps);
-            cu_sync_warp();
-            rotate_head(head, a, row.pos);
-            cu_sync_warp();
-        }
-        if (h < a->n_heads)
-            continue;
-        uint32_t kv_head = h - a->n_heads;
-        uint64_t at =
-            cu_kv_at(&a->kv, a->page_list + row.first_page, kv_head / n_kv, kv_head % n_kv, row.pos);
-        for (uint32_t i = threadIdx.x % CU_WARP; i < hd; i += CU_WARP)
-            cu_kv_store(&a->kv, at + i, head[i]);
+        if (a->q_norm)
+            norm_head(head, hd, h < a->n_heads ? a->q_norm : a->k_norm, a->norm_eps);
+        cu_sync_warp();
+        rotate_head(head, a, row.pos);
     }
+    cu_sync_block();
+    for (uint32_t h = threadIdx.x / CU_WARP; h < 2 * n_kv; h += THREADS / CU_WARP)
+        store_head(&a->kv, cu_kv_at(&a->kv, a->page_list + row.first_page, h / n_kv, h % n_kv, row.pos),
+                   qkv + (uint64_t)(a->n_heads + h) * hd);
 }
 
 void cu_rope_kv(struct cu_stream *s, uint32_t n_rows, const struct cu_rope_args *a)

@@ -13,6 +13,15 @@
 struct cu_stream {
     cudaStream_t stream;
     int multiprocessors;
+    bool capturing, spoiled; /* spoiled: what is captured cannot be used */
+};
+
+struct cu_event {
+    cudaEvent_t event;
+};
+
+struct cu_graph {
+    cudaGraphExec_t exec;
 };
 
 static void check(cudaError_t e, const char *what)
@@ -23,6 +32,22 @@ static void check(cudaError_t e, const char *what)
         "the CUDA device failed; this process ends, start it again and look at nvidia-smi doing=%s error=%s",
         what, cudaGetErrorString(e));
     abort();
+}
+
+/* An error while a graph is captured costs the graph, not the process. */
+static void check_queued(struct cu_stream *s, cudaError_t e, const char *what)
+{
+    if (!s->capturing)
+        check(e, what);
+    else if (e != cudaSuccess)
+        s->spoiled = true;
+}
+
+/* True, and the capture is spoiled, when the stream captures: this cannot be recorded. */
+static bool refused(struct cu_stream *s)
+{
+    s->spoiled |= s->capturing;
+    return s->capturing;
 }
 
 const char *cu_missing(void)
@@ -86,7 +111,10 @@ static void *zeroed(struct cu_stream *s, cudaError_t e, void *p, size_t bytes)
         (void)cudaGetLastError();
         return NULL;
     }
-    check(cudaMemsetAsync(p, 0, bytes, s->stream), "zeroing memory");
+    if (refused(s))
+        check(cudaMemset(p, 0, bytes), "zeroing memory");
+    else
+        check(cudaMemsetAsync(p, 0, bytes, s->stream), "zeroing memory");
     return p;
 }
 
@@ -115,7 +143,7 @@ void cu_free(struct cu_stream *s, void *p)
 {
     if (!p)
         return;
-    cu_sync(s);
+    cu_sync(s); /* does not wait while a graph is captured, nor do kernels run then */
     struct cudaPointerAttributes at;
     check(cudaPointerGetAttributes(&at, p), "looking up memory to free");
     check(at.type == cudaMemoryTypeHost ? cudaFreeHost(p) : cudaFree(p), "freeing memory");
@@ -123,23 +151,27 @@ void cu_free(struct cu_stream *s, void *p)
 
 void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
+    if (refused(s))
+        return;
     /* out of pageable memory, CUDA has its own copy of the bytes when this returns */
     check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying to the device");
 }
 
 void cu_download(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
-    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying from the device");
+    if (!refused(s))
+        check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying from the device");
 }
 
 void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
-    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying to the device");
+    check_queued(s, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying to the device");
 }
 
 void cu_sync(struct cu_stream *s)
 {
-    check(cudaStreamSynchronize(s->stream), "running kernels");
+    if (!refused(s))
+        check(cudaStreamSynchronize(s->stream), "running kernels");
 }
 
 void cu_launch(struct cu_stream *s, const struct cu_launch *l)
@@ -147,10 +179,90 @@ void cu_launch(struct cu_stream *s, const struct cu_launch *l)
     if (l->grid_x == 0 || l->grid_y == 0)
         return;
     if (l->shared_bytes > SHARED_BYTES_UNASKED)
-        check(cudaFuncSetAttribute(l->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)l->shared_bytes),
-              l->name);
+        check_queued(s,
+                     cudaFuncSetAttribute(l->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          (int)l->shared_bytes),
+                     l->name);
     void *args[] = {(void *)(uintptr_t)l->args};
     struct dim3 grid = {l->grid_x, l->grid_y, 1}, block = {l->n_threads, 1, 1};
-    check(cudaLaunchKernel(l->kernel, grid, block, args, l->shared_bytes, s->stream), l->name);
+    check_queued(s, cudaLaunchKernel(l->kernel, grid, block, args, l->shared_bytes, s->stream), l->name);
+}
+
+struct cu_event *cu_event_new(void)
+{
+    struct cu_event *e = sl_xcalloc(1, sizeof *e);
+    check(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), "making an event");
+    return e;
+}
+
+void cu_event_free(struct cu_event *e)
+{
+    if (e)
+        check(cudaEventDestroy(e->event), "freeing an event");
+    sl_free(e);
+}
+
+void cu_event_record(struct cu_event *e, struct cu_stream *s)
+{
+    check(cudaEventRecord(e->event, s->stream), "recording an event");
+}
+
+void cu_event_join(const struct cu_event *e, struct cu_stream *s)
+{
+    check(cudaStreamWaitEvent(s->stream, e->event, 0), "joining streams");
+}
+
+int cu_event_done(struct cu_event *e)
+{
+    cudaError_t err = cudaEventQuery(e->event);
+    if (err != cudaErrorNotReady)
+        check(err, "running kernels");
+    return err == cudaSuccess;
+}
+
+void cu_event_wait(struct cu_event *e)
+{
+    check(cudaEventSynchronize(e->event), "running kernels");
+}
+
+bool cu_capture_begin(struct cu_stream *s)
+{
+    /* relaxed: other threads may allocate meanwhile */
+    cudaError_t e = cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeRelaxed);
+    if (e != cudaSuccess)
+        (void)cudaGetLastError();
+    s->capturing = e == cudaSuccess;
+    s->spoiled = false;
+    return s->capturing;
+}
+
+struct cu_graph *cu_capture_end(struct cu_stream *s)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaError_t e = cudaStreamEndCapture(s->stream, &graph);
+    s->capturing = false;
+    if (e == cudaSuccess && !s->spoiled)
+        e = cudaGraphInstantiate(&exec, graph, 0);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    if (e != cudaSuccess || s->spoiled) {
+        (void)cudaGetLastError(); /* of the capture; the stream works on */
+        return NULL;
+    }
+    struct cu_graph *g = sl_xcalloc(1, sizeof *g);
+    g->exec = exec;
+    return g;
+}
+
+void cu_graph_launch(struct cu_stream *s, struct cu_graph *g)
+{
+    check(cudaGraphLaunch(g->exec, s->stream), "launching a graph");
+}
+
+void cu_graph_free(struct cu_graph *g)
+{
+    if (g)
+        check(cudaGraphExecDestroy(g->exec), "freeing a graph");
+    sl_free(g);
 }

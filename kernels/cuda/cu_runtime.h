@@ -9,6 +9,7 @@
 #ifndef SLUICE_KERNELS_CUDA_CU_RUNTIME_H
 #define SLUICE_KERNELS_CUDA_CU_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/base/err.h"
@@ -44,6 +45,26 @@ void cu_download(struct cu_stream *s, void *dst, const void *src, size_t bytes);
 void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t bytes);
 
 void cu_sync(struct cu_stream *s);
+
+/* A mark in the order of a stream. */
+struct cu_event;
+struct cu_event *cu_event_new(void);
+void cu_event_free(struct cu_event *e); /* takes NULL */
+void cu_event_record(struct cu_event *e, struct cu_stream *s);
+/* What is queued on s from here on begins after what was recorded last. */
+void cu_event_join(const struct cu_event *e, struct cu_stream *s);
+/* Whether what was recorded last is over; what never was is. From any thread. */
+int cu_event_done(struct cu_event *e);
+void cu_event_wait(struct cu_event *e);
+
+/* What was queued once, to be queued again by one call: the same kernels with the same arguments. */
+struct cu_graph;
+/* Until the end nothing that is queued runs; it is recorded. False: that cannot be, and nothing changed. */
+bool cu_capture_begin(struct cu_stream *s);
+/* NULL: something could not be recorded (an error, an upload or download, a wait), and nothing of it ran. */
+struct cu_graph *cu_capture_end(struct cu_stream *s);
+void cu_graph_launch(struct cu_stream *s, struct cu_graph *g);
+void cu_graph_free(struct cu_graph *g); /* takes NULL */
 
 struct cu_launch {
     const char *name;

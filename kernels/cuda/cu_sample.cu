@@ -4,7 +4,7 @@
  * Why the bits are the same though a thousand threads add:
  *   - The weights of a bin lie within a factor of e^(1/64), so they have the same exponent or its neighbour, and
  *     24 bits: a double holds the sum of 2^27 of them without rounding, in any order.
- *   - Only the last bin is wider. Its weights, below 1e-27 all together, are added to a sum that is 1 at least
+ *   - Only the last bin is wider. Its weights, below 1e-21 all together, are added to a sum that is 1 at least
  *     (the best candidate's) and do not change it. Here they are taken as 0.
  *   - Sums over bins are rounded: one thread makes them in the order of bins, once; `upto` keeps them all.
  *   - The candidates of the one bin that is cut or drawn from are sorted, and added in that order.
@@ -18,7 +18,7 @@
 #define THREADS    512
 #define N_BINS     SL_ROW_BINS
 #define LAST_BIN   (N_BINS - 1)
-#define MAX_SORTED 1024u
+#define MAX_SORTED 768u /* with the bins within the 99 KiB that a block has on the smaller cards */
 #define NO_BIN     N_BINS
 #define NOTHING    0xffffffffffffffffu
 #define MAX_LANES  ((SL_PICK_MAX_VOCAB / SL_ROW_FLOAT_SUM + 1) * SL_ROW_LANES)

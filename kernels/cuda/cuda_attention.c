@@ -6,6 +6,7 @@
 
 /* Blocks of the grid: as many as run at once, so that each takes its list from start to end. */
 #define BLOCKS_PER_MULTIPROCESSOR 2u
+#define MERGE_BLOCKS              4u /* for each of those, of what puts cut rows together */
 #define TILES_MAX_HEAD_DIM        128u
 
 static uint32_t n_blocks(const struct sl_dev *d)
@@ -42,35 +43,44 @@ static void fit_plan(struct sl_dev *d, const struct cuda_plan_shape *s)
     *now = *s;
 }
 
-static void send_plan(struct sl_dev *d, const struct sl_batch *b, uint64_t number)
+void sl_cuda_plan_for(struct sl_dev *d, const struct cuda_plan_shape *s, const struct sl_batch *b)
+{
+    fit_plan(d, s);
+    d->tiles.sent_for = 0;
+    cuda_plan_make(s, b, &d->tiles.plan);
+}
+
+static struct cuda_sent_plan send_plan(struct sl_dev *d, const struct cuda_plan_shape *s,
+                                       const struct sl_batch *b, uint64_t number)
 {
     struct cuda_tiles *t = &d->tiles;
+    fit_plan(d, s);
     if (t->sent_for == number)
-        return;
-    cuda_plan_make(&t->shape, b, &t->plan);
+        return t->sent;
+    sl_cuda_plan_for(d, s, b);
     struct cuda_part parts[] = {
-        {.src = t->plan.block_items, .bytes = (t->shape.n_blocks + 1) * sizeof *t->plan.block_items},
+        {.src = t->plan.block_items, .bytes = (s->n_blocks + 2) * sizeof *t->plan.block_items},
         {.src = t->plan.items, .bytes = t->plan.n_items * sizeof *t->plan.items},
         {.src = t->plan.merges, .bytes = t->plan.n_merges * sizeof *t->plan.merges},
     };
     sl_cuda_send_parts(d, parts, SL_COUNTOF(parts));
-    t->block_items = parts[0].sent;
-    t->items = parts[1].sent;
-    t->merges = parts[2].sent;
+    t->sent = (struct cuda_sent_plan){parts[0].sent, parts[1].sent, parts[2].sent};
     t->sent_for = number;
+    return t->sent;
 }
 
 static void attend_tiles(struct sl_dev *d, const struct sl_batch *b, uint64_t number,
                          const struct cu_attention_args *a)
 {
     struct cuda_plan_shape s = {a->n_heads, a->kv.n_kv_heads, a->window, n_blocks(d)};
-    fit_plan(d, &s);
-    send_plan(d, b, number);
     struct cuda_tiles *t = &d->tiles;
+    struct cuda_sent_plan plan;
+    if (!d->passes.on || !sl_cuda_pass_plan(d, &s, &plan))
+        plan = send_plan(d, &s, b, number);
     struct cu_tile_args ta = {.kv = a->kv,
                               .page_list = a->page_list,
-                              .block_items = t->block_items,
-                              .items = t->items,
+                              .block_items = plan.block_items,
+                              .items = plan.items,
                               .n_heads = a->n_heads,
                               .window = a->window,
                               .score_scale = a->score_scale,
@@ -78,14 +88,15 @@ static void attend_tiles(struct sl_dev *d, const struct sl_batch *b, uint64_t nu
                               .out = a->out,
                               .partial_sums = t->partial_sums,
                               .partial_scales = t->partial_scales};
-    struct cu_merge_args ma = {.merges = t->merges,
+    struct cu_merge_args ma = {.merges = plan.merges,
+                               .n = plan.block_items + s.n_blocks + 1,
                                .n_heads = a->n_heads,
                                .head_dim = a->kv.head_dim,
                                .partial_sums = t->partial_sums,
                                .partial_scales = t->partial_scales,
                                .out = a->out};
     cu_attention_tile(d->stream, s.n_blocks, &ta);
-    cu_attention_merge(d->stream, t->plan.n_merges, &ma);
+    cu_attention_merge(d->stream, MERGE_BLOCKS * s.n_blocks, &ma);
 }
 
 void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,

@@ -26,7 +26,9 @@ static enum sl_err open_plain(const struct sl_dev_conf *conf, struct sl_dev **ou
     .kv_host_base = sl_cuda_kv_host_base, .kv_read = sl_cuda_kv_read, .kv_write = sl_cuda_kv_write,          \
     .embed = sl_cuda_embed, .linear = sl_cuda_linear, .norm_add = sl_cuda_norm_add,                          \
     .rope_kv = sl_cuda_rope_kv, .attention = sl_cuda_attention, .sample = sl_cuda_sample,                    \
-    .sync = sl_cuda_sync, .parallel = sl_cuda_parallel
+    .sync = sl_cuda_sync, .parallel = sl_cuda_parallel, .pass_begin = sl_cuda_pass_begin,                    \
+    .pass_end = sl_cuda_pass_end, .memory_free = sl_cuda_memory_free,                                        \
+    .packed_value_bytes = sizeof(uint16_t), .mover = &sl_cuda_mover
 
 const struct sl_backend_ops sl_backend_cuda = {SHARED_OPS, .name = "cuda", .open = open_fast, .inexact = 1};
 const struct sl_backend_ops sl_backend_cuda_plain = {SHARED_OPS, .name = "cuda-plain", .open = open_plain};

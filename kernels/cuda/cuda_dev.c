@@ -27,6 +27,7 @@ void sl_cuda_sync(struct sl_dev *d)
     d->batches.used = d->lists.used = 0;
     d->last_batch_bytes = 0;
     d->tiles.sent_for = 0;
+    d->in_flight = false;
 }
 
 /* Offset of room for `bytes`; the rings start over, after a wait, when there is none left. */
@@ -75,16 +76,10 @@ const void *sl_cuda_send(struct sl_dev *d, const void *src, size_t bytes)
     return part.sent;
 }
 
-struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b)
+size_t sl_cuda_rows_and_pages(const struct sl_batch *b, uint32_t n_rows, struct cu_row *rows, uint32_t *pages)
 {
-    struct cuda_ring *ring = &d->batches;
-    size_t rows_bytes = b->n_rows * sizeof(struct cu_row), n_pages = 0;
-    for (uint32_t u = 0; u < b->n_runs; u++)
-        n_pages += b->runs[u].n_pages;
-    size_t bytes = rows_bytes + n_pages * sizeof(uint32_t), at = ring_room(d, ring, bytes + RING_ALIGN);
-    struct cu_row *rows = (struct cu_row *)(void *)(ring->host + at);
-    uint32_t *pages = (uint32_t *)(void *)(ring->host + at + rows_bytes), next = 0;
-    memset(rows, 0xff, rows_bytes); /* CU_NO_ROW */
+    uint32_t next = 0;
+    memset(rows, 0xff, n_rows * sizeof *rows); /* CU_NO_ROW */
     for (uint32_t u = 0; u < b->n_runs; u++) {
         const struct sl_batch_run *run = &b->runs[u];
         for (uint32_t t = 0; t < run->n_rows; t++)
@@ -92,6 +87,20 @@ struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b)
         memcpy(pages + next, run->pages, run->n_pages * sizeof *pages);
         next += run->n_pages;
     }
+    return next * sizeof *pages;
+}
+
+struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b)
+{
+    struct cuda_ring *ring = &d->batches;
+    if (d->passes.on)
+        return (struct cuda_batch){d->passes.rows, d->passes.pages, d->n_batches};
+    size_t rows_bytes = b->n_rows * sizeof(struct cu_row), n_pages = 0;
+    for (uint32_t u = 0; u < b->n_runs; u++)
+        n_pages += b->runs[u].n_pages;
+    size_t bytes = rows_bytes + n_pages * sizeof(uint32_t), at = ring_room(d, ring, bytes + RING_ALIGN);
+    struct cu_row *rows = (struct cu_row *)(void *)(ring->host + at);
+    sl_cuda_rows_and_pages(b, b->n_rows, rows, (uint32_t *)(void *)(ring->host + at + rows_bytes));
     if (bytes == d->last_batch_bytes && rows_bytes == d->last_pages &&
         memcmp(ring->host + d->last_batch, rows, bytes) == 0) {
         at = d->last_batch;
@@ -111,6 +120,7 @@ enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_de
 {
     struct sl_dev *d = sl_xcalloc(1, sizeof *d);
     d->plain = plain;
+    d->passes.off = conf->no_graphs;
     d->max_rows = conf->max_rows ? conf->max_rows : 1;
     enum sl_err e = cu_stream_open(&d->stream, why);
     if (e != SL_OK)
@@ -148,6 +158,7 @@ void sl_cuda_close(struct sl_dev *d)
     if (!d)
         return;
     if (d->stream) {
+        sl_cuda_passes_close(d);
         ring_close(d, &d->batches);
         ring_close(d, &d->lists);
         cu_blaslt_close(d->blaslt);
@@ -170,6 +181,7 @@ void *sl_cuda_buf_alloc(struct sl_dev *d, size_t bytes)
 void sl_cuda_buf_free(struct sl_dev *d, void *p, size_t bytes)
 {
     (void)bytes;
+    sl_cuda_passes_drop(d);
     cu_free(d->stream, p);
 }
 

@@ -35,15 +35,66 @@ struct cuda_rope_base {
     float *frequency;     /* [SL_HEAD_DIM_MAX / 2] device */
 };
 
+/* A plan on the device. */
+struct cuda_sent_plan {
+    const uint32_t *block_items;
+    const struct cu_item *items;
+    const struct cu_merge *merges;
+};
+
 /* Attention over tiles: its plan, and the last one that was sent, for the layers of a batch. */
 struct cuda_tiles {
     struct cuda_plan_shape shape; /* that plan has room for */
     struct cuda_plan plan;
     float *partial_sums, *partial_scales; /* device */
     uint64_t sent_for;                    /* number of the batch it was sent for; 0 = none */
-    const struct cu_item *items;          /* the rest: device */
-    const struct cu_merge *merges;
-    const uint32_t *block_items;
+    struct cuda_sent_plan sent;
+};
+
+/* Memory that keeps its place, on the host (pinned) and the device. */
+struct cuda_area {
+    uint8_t *host, *device;
+    size_t bytes;
+};
+
+#define CUDA_PASS_LEAST_ROWS 16u  /* cuBLASLt's ways have the same numbers of rows */
+#define CUDA_PASS_MOST_ROWS  512u /* what is larger hides its launches behind its work */
+#define CUDA_PASS_KEPT       16u  /* passes: 6 numbers of rows */
+#define CUDA_PASS_KINDS      4u   /* of plans: a model has layers of one window or two */
+
+enum cuda_kept_state { CUDA_KEPT_COLD, CUDA_KEPT_WARM, CUDA_KEPT_FAILED };
+
+struct cuda_kept {
+    const void *owner;
+    const struct sl_kv *kv;
+    uint32_t n_rows;
+    enum cuda_kept_state state;
+    struct cu_graph *graph; /* NULL = not yet */
+};
+
+/* A kind of plan and the place of its lists. */
+struct cuda_kind {
+    struct cuda_plan_shape shape;
+    struct cuda_area area;
+    size_t items_at, merges_at; /* block_items are at 0 */
+};
+
+/* Passes that are kept (cuda_pass.c). */
+struct cuda_passes {
+    bool off, on;            /* on: ops are those of a pass */
+    bool capturing, spoiled; /* spoiled: what is captured would be wrong for other batches */
+    struct cuda_area batch_area;
+    const int32_t *tokens; /* on the device, in batch_area, like the next two */
+    const struct cu_row *rows;
+    const uint32_t *pages;
+    uint32_t max_pages;
+    struct sl_batch batch; /* the caller's, while its pass is on */
+    struct cuda_kind kinds[CUDA_PASS_KINDS];
+    uint32_t n_kinds;
+    struct cuda_kept kept[CUDA_PASS_KEPT];
+    uint32_t n_kept;
+    struct cuda_kept *current;
+    uint64_t n_launched, n_failed; /* graphs; captures */
 };
 
 struct cuda_sampling {
@@ -66,6 +117,8 @@ struct sl_dev {
     struct cu_blaslt *blaslt; /* NULL = the plain product */
     struct cuda_tiles tiles;
     struct cuda_sampling sampling;
+    struct cuda_passes passes;
+    bool in_flight; /* a pass was queued since the stream was waited for */
     struct cuda_rope_base rope[CUDA_ROPE_BASES];
     uint32_t rope_next;
 };
@@ -105,11 +158,27 @@ void sl_cuda_send_parts(struct sl_dev *d, struct cuda_part *parts, size_t n);
 void sl_cuda_send_room(struct sl_dev *d, size_t bytes, size_t n_parts);
 /* The batch on the device; what is the same as the last one is not sent again. */
 struct cuda_batch sl_cuda_send_batch(struct sl_dev *d, const struct sl_batch *b);
+/* rows [n_rows] and the page list of a batch of at most n_rows; returns the bytes of the list. */
+size_t sl_cuda_rows_and_pages(const struct sl_batch *b, uint32_t n_rows, struct cu_row *rows,
+                              uint32_t *pages);
+
+/* cuda_pass.c */
+enum sl_pass_state sl_cuda_pass_begin(struct sl_dev *d, const void *owner, struct sl_kv *kv,
+                                      uint32_t max_rows, struct sl_batch *b);
+int sl_cuda_pass_end(struct sl_dev *d);
+void sl_cuda_passes_drop(struct sl_dev *d); /* before memory goes that ops may have been given */
+void sl_cuda_passes_close(struct sl_dev *d);
+/* Of the pass that is on: its plan of this shape. False: there is no room for it. */
+bool sl_cuda_pass_plan(struct sl_dev *d, const struct cuda_plan_shape *s, struct cuda_sent_plan *out);
+
+/* cuda_mover.c */
+extern const struct sl_kv_mover_ops sl_cuda_mover;
 
 /* cuda_memory.c: matrices and pages */
 enum sl_err sl_cuda_weight_pack(struct sl_dev *d, const struct sl_tensor_view *views, size_t n,
                                 struct sl_weight **out, struct sl_why *why);
 void sl_cuda_weight_free(struct sl_dev *d, struct sl_weight *w);
+size_t sl_cuda_memory_free(const struct sl_dev *d);
 size_t sl_cuda_weight_bytes(const struct sl_weight *w);
 enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                             struct sl_kv **out, struct sl_why *why);
@@ -121,6 +190,8 @@ void sl_cuda_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const v
 /* cuda_attention.c */
 enum sl_err sl_cuda_tiles_open(struct sl_dev *d);
 void sl_cuda_tiles_close(struct sl_dev *d);
+/* Makes d->tiles.plan. */
+void sl_cuda_plan_for(struct sl_dev *d, const struct cuda_plan_shape *s, const struct sl_batch *b);
 void sl_cuda_attention(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                        const struct sl_batch *b, const float *qkv, float *out);
 

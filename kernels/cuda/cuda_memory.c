@@ -53,6 +53,7 @@ static enum sl_err fit_acts(struct sl_dev *d, uint32_t n_cols)
     uint16_t *p = cu_alloc(d->stream, (size_t)d->max_rows * n_cols * sizeof *p);
     if (!p)
         return SL_ENOMEM;
+    sl_cuda_passes_drop(d);
     cu_free(d->stream, d->acts);
     d->acts = p;
     d->widest = n_cols;
@@ -101,8 +102,14 @@ void sl_cuda_weight_free(struct sl_dev *d, struct sl_weight *w)
 {
     if (!w)
         return;
+    sl_cuda_passes_drop(d);
     cu_free(d->stream, w->data);
     sl_free(w);
+}
+
+size_t sl_cuda_memory_free(const struct sl_dev *d)
+{
+    return cu_memory_free(d->stream);
 }
 
 size_t sl_cuda_weight_bytes(const struct sl_weight *w)
@@ -116,9 +123,6 @@ enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, ui
     enum sl_err e = sl_kv_geometry_check(g, n_pages, why);
     if (e != SL_OK)
         return e;
-    if (g->dtype == SL_Q8)
-        return sl_why_set(why, SL_EUNSUPPORTED,
-                          "KV cannot be stored as Q8 on a CUDA device; expected F16, BF16 or F32.");
     size_t page_bytes = sl_kv_page_bytes(g), bytes = page_bytes * n_pages, left = cu_memory_free(d->stream);
     uint8_t *base = bytes <= left ? cu_alloc_shared(d->stream, bytes) : NULL;
     if (!base)
@@ -138,6 +142,7 @@ void sl_cuda_kv_close(struct sl_dev *d, struct sl_kv *kv)
 {
     if (!kv)
         return;
+    sl_cuda_passes_drop(d);
     cu_free(d->stream, kv->base);
     sl_free(kv);
 }

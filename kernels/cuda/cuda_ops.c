@@ -5,11 +5,12 @@
 void sl_cuda_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_batch *b, float scale,
                    float *x)
 {
-    struct cu_embed_args a = {.w = w->data,
-                              .tokens = sl_cuda_send(d, b->tokens, b->n_rows * sizeof *b->tokens),
-                              .scale = scale,
-                              .x = x,
-                              .n = w->n_cols};
+    struct cu_embed_args a = {
+        .w = w->data,
+        .tokens = d->passes.on ? d->passes.tokens : sl_cuda_send(d, b->tokens, b->n_rows * sizeof *b->tokens),
+        .scale = scale,
+        .x = x,
+        .n = w->n_cols};
     cu_embed(d->stream, b->n_rows, &a);
 }
 
@@ -74,7 +75,9 @@ struct cu_pages sl_cuda_pages(const struct sl_kv *kv, uint32_t layer)
     const struct sl_kv_geometry *g = &kv->g;
     size_t layer_bytes = kv->page_bytes / g->n_layers;
     return (struct cu_pages){.layer = kv->base + layer * layer_bytes,
-                             .page_stride = (uint64_t)g->n_layers * 2 * g->n_kv_heads * g->page_tokens,
+                             .page_bytes = kv->page_bytes,
+                             .strip_bytes = layer_bytes / (2 * g->n_kv_heads),
+                             .row_bytes = (uint32_t)sl_kv_value_bytes(g),
                              .n_kv_heads = g->n_kv_heads,
                              .page_tokens = g->page_tokens,
                              .head_dim = g->head_dim,

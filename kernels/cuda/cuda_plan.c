@@ -71,7 +71,7 @@ void cuda_plan_init(struct cuda_plan *p, const struct cuda_plan_shape *s, uint32
 {
     uint32_t n = cuda_plan_max_items(s, max_rows);
     *p = (struct cuda_plan){
-        .block_items = sl_xcalloc(s->n_blocks + 1, sizeof *p->block_items),
+        .block_items = sl_xcalloc(s->n_blocks + 2, sizeof *p->block_items),
         .items = sl_xcalloc(n, sizeof *p->items),
         .merges = sl_xcalloc(cuda_plan_max_merges(s), sizeof *p->merges),
         .undealt = sl_xcalloc(n, sizeof *p->undealt),
@@ -200,4 +200,5 @@ void cuda_plan_make(const struct cuda_plan_shape *s, const struct sl_batch *b, s
                 add_tile(s, &b->runs[u], &t, first_page, h, stretch, plan);
         }
     deal(s, plan);
+    plan->block_items[s->n_blocks + 1] = plan->n_merges;
 }

@@ -13,9 +13,10 @@ struct cuda_plan_shape {
 };
 
 struct cuda_plan {
-    uint32_t *block_items;   /* [n_blocks + 1]: items of block i are [block_items[i], block_items[i + 1]) */
-    struct cu_item *items;   /* [max_items] */
-    struct cu_merge *merges; /* [max_merges] */
+    /* [n_blocks + 2]: items of block i are [block_items[i], block_items[i + 1]); the last is n_merges */
+    uint32_t *block_items;
+    struct cu_item *items;                  /* [max_items] */
+    struct cu_merge *merges;                /* [max_merges] */
     uint32_t n_items, n_merges, n_partials; /* partials: rows of partial results in use */
     /* scratch */
     struct cu_item *undealt; /* [max_items] */

@@ -105,7 +105,10 @@ static enum sl_err open_model(struct sl_engine_run *r, const struct sl_engine_ru
 {
     enum sl_err e = sl_backend_find(c->backend, &r->ops, why);
     if (!e)
-        e = r->ops->open(&(struct sl_dev_conf){c->n_threads, c->cpus, c->n_cpus, c->max_rows}, &r->dev, why);
+        e = r->ops->open(
+            &(struct sl_dev_conf){
+                .n_threads = c->n_threads, .cpus = c->cpus, .n_cpus = c->n_cpus, .max_rows = c->max_rows},
+            &r->dev, why);
     if (!e)
         e = sl_model_open(&(struct sl_model_open){.path = c->model,
                                                   .ops = r->ops,

@@ -26,6 +26,7 @@ const struct gpu_sizes gpu_sizes_8b = {
     .chunk = 4096,
     .chunk_history = 4096,
     .gemm_rows = 4096,
+    .move_pages = 16,
     .repeats = 10,
     .read_bytes = (size_t)4 << 30,
 };
@@ -46,6 +47,7 @@ const struct gpu_sizes gpu_sizes_small = {
     .chunk = 40,
     .chunk_history = 30,
     .gemm_rows = 32,
+    .move_pages = 2,
     .repeats = 1,
     .read_bytes = (size_t)1 << 20,
 };

@@ -11,9 +11,10 @@ struct gpu_sizes {
     uint32_t page_tokens, max_rows;
     uint32_t decode_batch, decode_context; /* of the attention that should reach the memory's rate */
     uint32_t chunk, chunk_history;         /* of the attention that should reach the tensor cores' */
-    uint32_t gemm_rows;
+    uint32_t gemm_rows, move_pages;
     uint32_t repeats;
     size_t read_bytes;
+    enum sl_dtype kv_dtype; /* 0 = SL_BF16 */
 };
 
 extern const struct gpu_sizes gpu_sizes_8b, gpu_sizes_small;
@@ -23,11 +24,14 @@ struct gpu_rig {
     const struct sl_backend_ops *ops;
     struct sl_dev *d;
     struct sl_kv *kv;
+    struct sl_kv_geometry geometry;
     uint32_t n_pages, page_tokens, next_page;
 };
 
 struct gpu_rig gpu_rig_open(const char *table, const struct gpu_sizes *s, uint32_t n_layers,
                             uint32_t max_rows, uint32_t n_pages);
+struct gpu_rig gpu_rig_open_conf(const char *table, const struct gpu_sizes *s, uint32_t n_layers,
+                                 uint32_t n_pages, const struct sl_dev_conf *conf);
 void gpu_rig_close(struct gpu_rig *g);
 
 /* A batch and all it points to. */
@@ -49,6 +53,22 @@ void gpu_fill(float *to, size_t n, uint32_t seed, float scale);
 /* n floats on the device, filled so. */
 float *gpu_buffer(struct gpu_rig *g, size_t n, uint32_t seed, float scale);
 struct sl_weight *gpu_matrix(struct gpu_rig *g, uint32_t n_rows, uint32_t n_cols);
+
+struct sl_attn_shape gpu_attn_shape(const struct gpu_sizes *s);
+
+/* gpu_step.c: a model's layers; gpu_step() runs batch b and waits. */
+struct gpu_stepper {
+    struct gpu_rig g;
+    const struct gpu_sizes *s;
+    uint32_t n_layers, max_rows;
+    struct sl_weight *embed, *qkv, *out, *gate_up, *down; /* embed is the head too */
+    float *norm, *x, *qkv_y, *attn, *gate_up_y, *logits;
+    const struct sl_batch *b;
+};
+struct gpu_stepper gpu_stepper_open(const char *table, const struct gpu_sizes *s, uint32_t n_layers,
+                                    uint32_t max_rows, uint32_t max_out, int no_graphs);
+void gpu_stepper_close(struct gpu_stepper *t);
+void gpu_step(void *stepper);
 
 /* gpu_compare.c: every op of the table against the reference; returns the number that differ, each told. */
 unsigned gpu_compare(const char *table, const struct gpu_sizes *s);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/base/mem.h"
+#include "common/model/sampler.h"
 #include "kernels/cpu/half.h"
 
 /* Inputs of products and queries are rounded to bfloat16 on the device only: 2^-9 of each at most, of their
@@ -84,16 +85,37 @@ static unsigned compare_products(struct gpu_rig *dev, struct gpu_rig *ref)
     return wrong;
 }
 
-/* Pages full of numbers, the same on both. */
-static void fill_pool(struct gpu_rig *g, const struct sl_kv_geometry *geo)
+/* A strip of a page: numbers, and for SL_Q8 their scales behind them. */
+static void fill_strip(const struct sl_kv_geometry *geo, const float *numbers, uint8_t *to)
 {
-    size_t n = sl_kv_page_bytes(geo) / sizeof(uint16_t);
+    size_t n = (size_t)geo->page_tokens * geo->head_dim;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = sl_f32_to_bf16(numbers[i]);
+        if (geo->dtype == SL_Q8)
+            to[i] = (uint8_t)(int8_t)(numbers[i] * 70);
+        else
+            memcpy(to + 2 * i, &half, sizeof half);
+    }
+    for (uint32_t t = 0; geo->dtype == SL_Q8 && t < geo->page_tokens; t++) {
+        float scale = (2 + numbers[t]) / 140;
+        memcpy(to + n + t * sizeof scale, &scale, sizeof scale);
+    }
+}
+
+/* Pages full of numbers, the same on both. */
+static void fill_pool(struct gpu_rig *g)
+{
+    const struct sl_kv_geometry *geo = &g->geometry;
+    size_t n = (size_t)geo->page_tokens * geo->head_dim,
+           n_strips = (size_t)geo->n_layers * 2 * geo->n_kv_heads;
+    size_t page_bytes = sl_kv_page_bytes(geo);
     float *numbers = sl_xcalloc(n, sizeof *numbers);
-    uint16_t *page = sl_xcalloc(n, sizeof *page);
+    uint8_t *page = sl_xalloc(page_bytes);
     for (uint32_t p = 0; p < g->n_pages; p++) {
-        gpu_fill(numbers, n, p + 1, 1.7f);
-        for (size_t i = 0; i < n; i++)
-            page[i] = sl_f32_to_bf16(numbers[i]);
+        for (size_t k = 0; k < n_strips; k++) {
+            gpu_fill(numbers, n, (uint32_t)(p * n_strips + k + 1), 1.7f);
+            fill_strip(geo, numbers, page + k * (page_bytes / n_strips));
+        }
         g->ops->kv_write(g->d, g->kv, p, page);
     }
     sl_free(numbers);
@@ -124,24 +146,30 @@ static float *attend(struct gpu_rig *g, const struct gpu_sizes *s, uint32_t wind
 
 static unsigned compare_attention(const char *table)
 {
-    static const uint32_t heads[][3] = {{9, 3, 64}, {32, 8, 128}, {20, 1, 64}, {8, 8, 128}, {6, 2, 80}};
+    static const struct gpu_sizes kinds[] = {
+        {.n_heads = 9, .n_kv_heads = 3, .head_dim = 64},
+        {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+        {.n_heads = 20, .n_kv_heads = 1, .head_dim = 64},
+        {.n_heads = 8, .n_kv_heads = 8, .head_dim = 128},
+        {.n_heads = 6, .n_kv_heads = 2, .head_dim = 80},
+        {.n_heads = 4, .n_kv_heads = 1, .head_dim = 128, .kv_dtype = SL_Q8},
+        {.n_heads = 3, .n_kv_heads = 1, .head_dim = 64, .kv_dtype = SL_Q8},
+        {.n_heads = 6, .n_kv_heads = 2, .head_dim = 10, .kv_dtype = SL_Q8},
+    };
     unsigned wrong = 0;
-    for (size_t i = 0; i < SL_COUNTOF(heads); i++)
+    for (size_t i = 0; i < SL_COUNTOF(kinds); i++)
         for (uint32_t window = 0; window <= 100; window += 100) {
-            struct gpu_sizes s = {.n_heads = heads[i][0],
-                                  .n_kv_heads = heads[i][1],
-                                  .head_dim = heads[i][2],
-                                  .page_tokens = 16};
+            struct gpu_sizes s = kinds[i];
+            s.page_tokens = 16;
             struct gpu_rig dev = gpu_rig_open(table, &s, 1, 64, 80),
                            ref = gpu_rig_open("reference", &s, 1, 64, 80);
-            struct sl_kv_geometry geo = {1, s.n_kv_heads, s.page_tokens, s.head_dim, SL_BF16};
-            fill_pool(&dev, &geo);
-            fill_pool(&ref, &geo);
+            fill_pool(&dev);
+            fill_pool(&ref);
             size_t n;
             float *got = attend(&dev, &s, window, &n), *want = attend(&ref, &s, window, &n);
             char what[64];
-            snprintf(what, sizeof what, "attention %u/%u heads of %u, window %u", s.n_heads, s.n_kv_heads,
-                     s.head_dim, window);
+            snprintf(what, sizeof what, "attention %u/%u heads of %u, %s, window %u", s.n_heads, s.n_kv_heads,
+                     s.head_dim, sl_dtype_name(dev.geometry.dtype), window);
             wrong += judge(table, what, got, want, n);
             sl_free(got);
             sl_free(want);
@@ -151,11 +179,88 @@ static unsigned compare_attention(const char *table)
     return wrong;
 }
 
+/* A step kept as a graph and the same op by op: two batches of one number of rows, the second run by the graph that
+ * the first one made. */
+static unsigned compare_passes(const char *table, const struct gpu_sizes *s)
+{
+    enum { ROWS = 32, OUT = 4 };
+    struct gpu_stepper kept = gpu_stepper_open(table, s, 2, ROWS, OUT, 0),
+                       plain = gpu_stepper_open(table, s, 2, ROWS, OUT, 1);
+    size_t n = (size_t)OUT * s->n_vocab;
+    unsigned wrong = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct gpu_batch a = gpu_batch_make(&kept.g, OUT - 1, 5 + 9 * i, 20 + i, 3 * i),
+                         b = gpu_batch_make(&plain.g, OUT - 1, 5 + 9 * i, 20 + i, 3 * i);
+        kept.b = &a.b;
+        plain.b = &b.b;
+        gpu_step(&kept);
+        gpu_step(&plain);
+        float *got = fetch(&kept.g, kept.logits, n), *want = fetch(&plain.g, plain.logits, n);
+        char what[64];
+        snprintf(what, sizeof what, "pass %u of %u rows, as a graph from the 2nd on", i + 1, a.b.n_rows);
+        wrong += judge(table, what, got, want, n);
+        sl_free(got);
+        sl_free(want);
+        gpu_batch_free(&a);
+        gpu_batch_free(&b);
+    }
+    gpu_stepper_close(&kept);
+    gpu_stepper_close(&plain);
+    return wrong;
+}
+
+/* Rows sampled on the device and by sampler.c: bit for bit. */
+static unsigned compare_sampling(const char *table, const struct gpu_sizes *s)
+{
+    struct gpu_rig g = gpu_rig_open(table, s, 1, 1, 1);
+    struct sl_sampler *host = sl_sampler_new(s->n_vocab);
+    size_t n = (size_t)SL_PICK_MAX_ROWS * s->n_vocab;
+    float *logits = gpu_buffer(&g, n, 9, 14), *rows = fetch(&g, logits, n);
+    static struct sl_sampling p[SL_PICK_MAX_ROWS];
+    static struct sl_pick picks[SL_PICK_MAX_ROWS];
+    static struct sl_logit_edit edits[SL_PICK_MAX_ROWS][16];
+    static struct sl_picked picked[SL_PICK_MAX_ROWS];
+    const int32_t history[] = {1, 5, 5, 7, 3};
+    unsigned wrong = 0, left = 0;
+    for (uint32_t i = 0; i < SL_PICK_MAX_ROWS; i++) {
+        p[i] = (struct sl_sampling){.temperature = i % 8 ? 0.3f + 0.25f * (float)(i % 5) : 0,
+                                    .top_p = i % 3 ? 0.8f : 1,
+                                    .top_k = i % 4 ? 0 : 50,
+                                    .min_p = i % 5 ? 0 : 0.03f,
+                                    .repetition_penalty = i % 2 ? 1 : 1.3f,
+                                    .seed = i,
+                                    .n_logprobs = (int32_t)(i % 4) - 1};
+        wrong += !sl_sampler_pick(host, &p[i], history, 5, 2, false, edits[i], 16, &picks[i]);
+    }
+    g.ops->sample(g.d, logits, s->n_vocab, picks, SL_PICK_MAX_ROWS, picked);
+    g.ops->sync(g.d);
+    for (uint32_t i = 0; i < SL_PICK_MAX_ROWS; i++) {
+        struct sl_sampled want, got;
+        sl_sample(host, rows + (size_t)i * s->n_vocab, &p[i], history, 5, 2, false, &want);
+        sl_sampled_from_pick(&picks[i], &picked[i], &got);
+        left += got.token == SL_PICK_LEFT;
+        if (got.token != SL_PICK_LEFT &&
+            (got.token != want.token || got.logprob != want.logprob || got.n_top != want.n_top)) {
+            printf("%-10s sampled row %u: token %d for %d, log-probability %a for %a WRONG\n", table, i,
+                   got.token, want.token, (double)got.logprob, (double)want.logprob);
+            wrong++;
+        }
+    }
+    printf("%-10s %u rows sampled, %u left to the host %s\n", table, SL_PICK_MAX_ROWS, left,
+           wrong ? "WRONG" : "ok");
+    sl_sampler_free(host);
+    sl_free(rows);
+    g.ops->buf_free(g.d, logits, n * sizeof *logits);
+    gpu_rig_close(&g);
+    return wrong;
+}
+
 unsigned gpu_compare(const char *table, const struct gpu_sizes *s)
 {
     struct gpu_rig dev = gpu_rig_open(table, s, 1, 64, 1), ref = gpu_rig_open("reference", s, 1, 64, 1);
     unsigned wrong = compare_products(&dev, &ref);
     gpu_rig_close(&dev);
     gpu_rig_close(&ref);
-    return wrong + compare_attention(table);
+    return wrong + compare_attention(table) + compare_passes(table, &gpu_sizes_small) +
+           compare_sampling(table, s);
 }

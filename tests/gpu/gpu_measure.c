@@ -1,11 +1,10 @@
 /* tests/gpu/gpu_measure.c - speed: what the card gives (reading, products), attention of decode rows, of a
  * prompt chunk and of both together, and whole steps of a model's layers.
  *
- * A time is the median of some runs, each between two waits for the stream: launches count. A step is what
- * common/model/forward.c does with the table; its layers share one set of matrices, which at 8B is larger
- * than any cache, so that each reads as much as one of its own would. */
+ * A time is the median of some runs, each between two waits for the stream: launches count. */
 #include "tests/gpu/gpu_check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "common/base/clock.h"
@@ -13,7 +12,6 @@
 #include "tests/gpu/read_roof.h"
 
 #define MAX_REPEATS  32
-#define STEP_PAGES   1024u /* of the pool of steps, 8.6 GB at 8B; longer batches use them again */
 #define STEP_CONTEXT 1024u /* positions of a decode row in a step */
 #define MIXED_DECODE 32u
 
@@ -42,11 +40,13 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of fn(arg), which queues work and waits for it; one run before does not count. */
+/* Median seconds of fn(arg), which queues work and waits for it; two runs before do not count: a pass is kept in
+ * the second. */
 static double seconds(unsigned repeats, void (*fn)(void *arg), void *arg)
 {
     double s[MAX_REPEATS];
     repeats = repeats < MAX_REPEATS ? repeats : MAX_REPEATS;
+    fn(arg);
     fn(arg);
     for (unsigned i = 0; i < repeats; i++) {
         uint64_t start = sl_now_ns();
@@ -141,23 +141,13 @@ static void run_attention(void *arg)
     j->g->ops->sync(j->g->d);
 }
 
-static struct sl_attn_shape shape_of(const struct gpu_sizes *s)
-{
-    return (struct sl_attn_shape){.n_heads = s->n_heads,
-                                  .n_kv_heads = s->n_kv_heads,
-                                  .head_dim = s->head_dim,
-                                  .rope_dim = s->head_dim,
-                                  .rope_theta = 500000.0f,
-                                  .rope_layout = SL_ROPE_PAIRS};
-}
-
 /* Seconds of the batch's attention: all together, or its decode rows and its chunk apart. */
 static double attention_seconds(struct gpu_rig *g, const struct gpu_sizes *s, const struct gpu_batch *b,
                                 int apart)
 {
     size_t width = (s->n_heads + 2 * s->n_kv_heads) * s->head_dim, n = (size_t)b->b.n_rows * width;
     size_t out_n = (size_t)b->b.n_rows * s->n_heads * s->head_dim;
-    struct attention_job j = {.g = g, .shape = shape_of(s), .parts = {b->b}, .n_parts = 1};
+    struct attention_job j = {.g = g, .shape = gpu_attn_shape(s), .parts = {b->b}, .n_parts = 1};
     if (apart) {
         j.n_parts = 2;
         j.parts[1] = b->b;
@@ -173,23 +163,36 @@ static double attention_seconds(struct gpu_rig *g, const struct gpu_sizes *s, co
     return t;
 }
 
-static void measure_attention(const struct gpu_sizes *s, struct figures *f)
+static uint32_t attention_pages(const struct gpu_sizes *s)
 {
-    uint32_t n_pages =
-        s->decode_batch * (s->decode_context / s->page_tokens + 1) + s->max_rows / s->page_tokens + 1;
-    struct gpu_rig g = gpu_rig_open("cuda", s, 1, s->max_rows, n_pages);
-    double kv_bytes = 2.0 * s->n_kv_heads * s->head_dim * sizeof(uint16_t),
-           flops = 4.0 * s->n_heads * s->head_dim;
+    return s->decode_batch * (s->decode_context / s->page_tokens + 1) + s->max_rows / s->page_tokens + 1;
+}
+
+static void measure_decode(const struct gpu_sizes *s, struct figures *f, const char *suffix)
+{
+    struct gpu_rig g = gpu_rig_open("cuda", s, 1, s->max_rows, attention_pages(s));
+    double kv_bytes = (double)sl_kv_page_bytes(&g.geometry) / s->page_tokens;
     for (uint32_t n = s->decode_batch;; n = 1) {
         struct gpu_batch b = gpu_batch_make(&g, n, s->decode_context, 0, 0);
         double t = attention_seconds(&g, s, &b, 0);
         char name[64];
-        snprintf(name, sizeof name, "attention.decode_%ux%u", n, s->decode_context);
+        snprintf(name, sizeof name, "attention.decode_%ux%u%s", n, s->decode_context, suffix);
         tell(f, name, n * kv_bytes * s->decode_context / t * 1e-9, "GB/s", f->read_gbs);
         gpu_batch_free(&b);
         if (n == 1)
             break;
     }
+    gpu_rig_close(&g);
+}
+
+static void measure_attention(const struct gpu_sizes *s, struct figures *f)
+{
+    struct gpu_sizes q8 = *s;
+    q8.kv_dtype = SL_Q8;
+    measure_decode(s, f, "");
+    measure_decode(&q8, f, "_q8");
+    struct gpu_rig g = gpu_rig_open("cuda", s, 1, s->max_rows, attention_pages(s));
+    double flops = 4.0 * s->n_heads * s->head_dim;
     for (uint32_t history = 0; history <= s->chunk_history; history += s->chunk_history) {
         struct gpu_batch b = gpu_batch_make(&g, 0, 1, s->chunk, history);
         double seen = (double)s->chunk * (history + (s->chunk + 1) / 2.0),
@@ -210,91 +213,17 @@ static void measure_attention(const struct gpu_sizes *s, struct figures *f)
 
 /* ---- steps ---- */
 
-struct stepper {
-    struct gpu_rig g;
-    const struct gpu_sizes *s;
-    uint32_t n_layers, max_rows;
-    struct sl_weight *embed, *qkv, *out, *gate_up, *down; /* embed is the head too */
-    float *norm, *x, *qkv_y, *attn, *gate_up_y, *logits;
-    const struct sl_batch *b;
-};
-
-static struct stepper stepper_open(const char *table, const struct gpu_sizes *s, uint32_t n_layers,
-                                   uint32_t max_rows, uint32_t max_out)
-{
-    uint32_t q_dim = s->n_heads * s->head_dim, width = q_dim + 2 * s->n_kv_heads * s->head_dim;
-    struct stepper t = {.s = s, .n_layers = n_layers, .max_rows = max_rows};
-    t.g = gpu_rig_open(table, s, n_layers, max_rows, STEP_PAGES);
-    t.embed = gpu_matrix(&t.g, s->n_vocab, s->d_model);
-    t.qkv = gpu_matrix(&t.g, width, s->d_model);
-    t.out = gpu_matrix(&t.g, s->d_model, q_dim);
-    t.gate_up = gpu_matrix(&t.g, 2 * s->d_ff, s->d_model);
-    t.down = gpu_matrix(&t.g, s->d_model, s->d_ff);
-    t.norm = gpu_buffer(&t.g, s->d_model, 1, 1);
-    t.x = gpu_buffer(&t.g, (size_t)max_rows * s->d_model, 2, 1);
-    t.qkv_y = gpu_buffer(&t.g, (size_t)max_rows * width, 3, 1);
-    t.attn = gpu_buffer(&t.g, (size_t)max_rows * q_dim, 4, 1);
-    t.gate_up_y = gpu_buffer(&t.g, (size_t)max_rows * 2 * s->d_ff, 5, 1);
-    t.logits = gpu_buffer(&t.g, (size_t)max_out * s->n_vocab, 6, 1);
-    return t;
-}
-
-static void stepper_close(struct stepper *t)
-{
-    struct sl_weight *weights[] = {t->embed, t->qkv, t->out, t->gate_up, t->down};
-    float *buffers[] = {t->norm, t->x, t->qkv_y, t->attn, t->gate_up_y, t->logits};
-    for (size_t i = 0; i < SL_COUNTOF(weights); i++)
-        t->g.ops->weight_free(t->g.d, weights[i]);
-    for (size_t i = 0; i < SL_COUNTOF(buffers); i++)
-        t->g.ops->buf_free(t->g.d, buffers[i], 0); /* a device keeps no sizes */
-    gpu_rig_close(&t->g);
-}
-
-static void linear(const struct stepper *t, const struct sl_weight *w, enum sl_prologue prologue,
-                   const float *x, const uint32_t *x_rows, uint32_t n_rows, float *y, int add)
-{
-    struct sl_linear a = {.w = w,
-                          .prologue = prologue,
-                          .norm_w = t->norm,
-                          .norm_eps = 1e-5f,
-                          .x = x,
-                          .x_rows = x_rows,
-                          .y = y,
-                          .add = add,
-                          .n_rows = n_rows};
-    t->g.ops->linear(t->g.d, &a);
-}
-
-static void run_step(void *arg)
-{
-    const struct stepper *t = arg;
-    const struct sl_backend_ops *ops = t->g.ops;
-    struct sl_attn_shape shape = shape_of(t->s);
-    uint32_t n = t->b->n_rows;
-    ops->embed(t->g.d, t->embed, t->b, 1, t->x);
-    for (uint32_t l = 0; l < t->n_layers; l++) {
-        linear(t, t->qkv, SL_PRO_RMSNORM, t->x, NULL, n, t->qkv_y, 0);
-        ops->rope_kv(t->g.d, t->g.kv, l, &shape, t->b, t->qkv_y);
-        ops->attention(t->g.d, t->g.kv, l, &shape, t->b, t->qkv_y, t->attn);
-        linear(t, t->out, SL_PRO_NONE, t->attn, NULL, n, t->x, 1);
-        linear(t, t->gate_up, SL_PRO_RMSNORM, t->x, NULL, n, t->gate_up_y, 0);
-        linear(t, t->down, SL_PRO_SWIGLU, t->gate_up_y, NULL, n, t->x, 1);
-    }
-    linear(t, t->embed, SL_PRO_RMSNORM, t->x, t->b->out_rows, t->b->n_out, t->logits, 0);
-    ops->sync(t->g.d);
-}
-
-static double step_ms(struct stepper *t, uint32_t n_decode, uint32_t context, uint32_t n_chunk,
+static double step_ms(struct gpu_stepper *t, uint32_t n_decode, uint32_t context, uint32_t n_chunk,
                       uint32_t history)
 {
     struct gpu_batch b = gpu_batch_make(&t->g, n_decode, context, n_chunk, history);
     t->b = &b.b;
-    double ms = 1e3 * seconds(t->s->repeats, run_step, t);
+    double ms = 1e3 * seconds(t->s->repeats, gpu_step, t);
     gpu_batch_free(&b);
     return ms;
 }
 
-static void tell_step(struct stepper *t, struct figures *f, uint32_t n_decode, uint32_t n_chunk)
+static void tell_step(struct gpu_stepper *t, struct figures *f, uint32_t n_decode, uint32_t n_chunk)
 {
     char name[64];
     snprintf(name, sizeof name, "step.decode_%u.chunk_%u", n_decode, n_chunk);
@@ -304,7 +233,7 @@ static void tell_step(struct stepper *t, struct figures *f, uint32_t n_decode, u
 static void measure_steps(const struct gpu_sizes *s, struct figures *f)
 {
     uint32_t max_decode = s->max_rows / 16;
-    struct stepper t = stepper_open("cuda", s, s->n_layers, s->max_rows, max_decode + 1);
+    struct gpu_stepper t = gpu_stepper_open("cuda", s, s->n_layers, s->max_rows, max_decode + 1, 0);
     for (uint32_t n = 1; n <= max_decode; n *= 2)
         tell_step(&t, f, n, 0);
     for (uint32_t n = s->max_rows / 32; n <= s->max_rows; n *= 2)
@@ -312,7 +241,20 @@ static void measure_steps(const struct gpu_sizes *s, struct figures *f)
     uint32_t n_decode = MIXED_DECODE < max_decode ? MIXED_DECODE : max_decode;
     for (uint32_t n = s->max_rows / 32; n <= s->max_rows / 4; n *= 2)
         tell_step(&t, f, n_decode, n);
-    stepper_close(&t);
+    gpu_stepper_close(&t);
+}
+
+/* Decode steps whose launches are made one by one, beside those of measure_steps() that are a graph. */
+static void measure_without_graphs(const struct gpu_sizes *s, struct figures *f)
+{
+    uint32_t max_decode = s->max_rows / 16;
+    struct gpu_stepper t = gpu_stepper_open("cuda", s, s->n_layers, max_decode, max_decode, 1);
+    for (uint32_t n = 1; n <= max_decode; n *= 16) {
+        char name[64];
+        snprintf(name, sizeof name, "no_graph.decode_%u", n);
+        tell(f, name, step_ms(&t, n, STEP_CONTEXT, 0, 0), "ms", 0);
+    }
+    gpu_stepper_close(&t);
 }
 
 /* The exact table beside the fast one, on two layers: it is slow. */
@@ -322,13 +264,119 @@ static void measure_exactness(const struct gpu_sizes *s, struct figures *f)
     double ms[2][2];
     uint32_t n_chunk = s->max_rows / 32;
     for (int i = 0; i < 2; i++) {
-        struct stepper t = stepper_open(tables[i], s, 2, n_chunk, 1);
+        struct gpu_stepper t = gpu_stepper_open(tables[i], s, 2, n_chunk, 1, 0);
         ms[i][0] = step_ms(&t, 1, STEP_CONTEXT, 0, 0);
         ms[i][1] = step_ms(&t, 0, 1, n_chunk, 0);
-        stepper_close(&t);
+        gpu_stepper_close(&t);
     }
     tell(f, "exact.decode_1.times", ms[1][0] / ms[0][0], "x", 0);
     tell(f, "exact.chunk.times", ms[1][1] / ms[0][1], "x", 0);
+}
+
+/* ---- sampling ---- */
+
+struct sample_job {
+    struct gpu_rig *g;
+    float *logits;
+    struct sl_pick picks[SL_PICK_MAX_ROWS];
+    struct sl_picked out[SL_PICK_MAX_ROWS];
+    uint32_t n_vocab, n_rows;
+};
+
+static void run_sample(void *arg)
+{
+    struct sample_job *j = arg;
+    j->g->ops->sample(j->g->d, j->logits, j->n_vocab, j->picks, j->n_rows, j->out);
+    j->g->ops->sync(j->g->d);
+}
+
+static void measure_sampling(const struct gpu_sizes *s, struct figures *f)
+{
+    static const struct {
+        const char *name;
+        struct sl_pick pick;
+    } kinds[] = {
+        {"greedy", {.top_p = 1}},
+        {"top_p", {.inv_temperature = 1 / 0.7f, .top_p = 0.95f, .lowest_x = -INFINITY, .uniform = 0.4f}},
+        {"logprobs_5", {.top_p = 1, .want_sum = 1, .n_top = 5}},
+        {"digest", {.top_p = 1, .want_digest = 1}},
+    };
+    struct gpu_rig g = gpu_rig_open("cuda", s, 1, s->max_rows, 1);
+    struct sample_job j = {.g = &g, .n_vocab = s->n_vocab};
+    j.logits = gpu_buffer(&g, (size_t)SL_PICK_MAX_ROWS * s->n_vocab, 8, 12);
+    for (uint32_t n = 1; n <= SL_PICK_MAX_ROWS; n *= SL_PICK_MAX_ROWS)
+        for (size_t k = 0; k < SL_COUNTOF(kinds); k++) {
+            char name[64];
+            j.n_rows = n;
+            for (uint32_t i = 0; i < n; i++)
+                j.picks[i] = kinds[k].pick;
+            snprintf(name, sizeof name, "sample.%s_%u", kinds[k].name, n);
+            tell(f, name, 1e6 * seconds(s->repeats, run_sample, &j), "us", 0);
+        }
+    g.ops->buf_free(g.d, j.logits, (size_t)SL_PICK_MAX_ROWS * s->n_vocab * sizeof *j.logits);
+    gpu_rig_close(&g);
+}
+
+/* ---- pages under way ---- */
+
+struct move_job {
+    const struct sl_kv_mover_ops *mv;
+    struct sl_kv_mover *m;
+    uint64_t (*call)(struct sl_kv_mover *m, const uint32_t *pages, const uint32_t *n_tokens, uint32_t n,
+                     uint32_t slot);
+    const uint32_t *pages, *n_tokens;
+    uint32_t n, n_runs;
+};
+
+/* In runs, so that copies over the bus and gathering have each other beside them. */
+static void run_move(void *arg)
+{
+    const struct move_job *j = arg;
+    uint64_t last = 0;
+    uint32_t per_run = j->n / j->n_runs;
+    for (uint32_t r = 0; r < j->n_runs; r++)
+        last = j->call(j->m, j->pages + r * per_run, j->n_tokens ? j->n_tokens + r * per_run : NULL, per_run,
+                       r * per_run);
+    j->mv->wait(j->m, last);
+}
+
+/* Bytes of pages in a second; on the device each is read and written. */
+static void measure_pages(const struct gpu_sizes *s, struct figures *f)
+{
+    enum { RUNS = 4 };
+    uint32_t n = RUNS * s->move_pages, pages[64], n_tokens[64];
+    struct gpu_rig g = gpu_rig_open("cuda", s, s->n_layers, 1, 2 * n);
+    struct move_job j = {.mv = g.ops->mover, .pages = pages, .n = n};
+    struct sl_why why = {""};
+    if (j.mv->open(g.d, g.kv, n, &j.m, &why) != SL_OK) {
+        fprintf(stderr, "gpu_check: %s\n", why.text);
+        exit(1);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        pages[i] = (i * 37 + 5) % (2 * n);
+        n_tokens[i] = s->page_tokens;
+    }
+    const struct {
+        const char *name;
+        uint64_t (*call)(struct sl_kv_mover *, const uint32_t *, const uint32_t *, uint32_t, uint32_t);
+        uint32_t n_runs;
+        const uint32_t *n_tokens;
+        double ceiling;
+    } kinds[] = {{"pages.gather", j.mv->gather, 1, NULL, f->read_gbs / 2},
+                 {"pages.scatter", j.mv->scatter, 1, NULL, f->read_gbs / 2},
+                 {"pages.gather_and_digest", j.mv->gather, 1, n_tokens, 0},
+                 {"pages.fetch", j.mv->fetch, RUNS, NULL, 0},
+                 {"pages.fetch_and_digest", j.mv->fetch, RUNS, n_tokens, 0},
+                 {"pages.place", j.mv->place, RUNS, NULL, 0}};
+    double bytes = (double)n * (double)j.mv->slots(j.m).page_bytes;
+    for (size_t k = 0; k < SL_COUNTOF(kinds); k++) {
+        j.call = kinds[k].call;
+        j.n_runs = kinds[k].n_runs;
+        j.n_tokens = kinds[k].n_tokens;
+        tell(f, kinds[k].name, bytes / seconds(s->repeats, run_move, &j) * 1e-9, "GB/s", kinds[k].ceiling);
+    }
+    j.mv->close(j.m);
+    gpu_rig_close(&g);
 }
 
 void gpu_measure(const struct gpu_sizes *s, const char *path)
@@ -343,7 +391,10 @@ void gpu_measure(const struct gpu_sizes *s, const char *path)
     measure_gemm(s, &f);
     measure_attention(s, &f);
     measure_steps(s, &f);
+    measure_without_graphs(s, &f);
     measure_exactness(s, &f);
+    measure_sampling(s, &f);
+    measure_pages(s, &f);
     fprintf(f.json, "\n]}\n");
     fclose(f.json);
 }

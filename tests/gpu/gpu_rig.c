@@ -18,13 +18,20 @@ static void must(enum sl_err e, const char *what, const struct sl_why *why)
 struct gpu_rig gpu_rig_open(const char *table, const struct gpu_sizes *s, uint32_t n_layers,
                             uint32_t max_rows, uint32_t n_pages)
 {
+    return gpu_rig_open_conf(table, s, n_layers, n_pages,
+                             &(struct sl_dev_conf){.n_threads = 4, .max_rows = max_rows});
+}
+
+struct gpu_rig gpu_rig_open_conf(const char *table, const struct gpu_sizes *s, uint32_t n_layers,
+                                 uint32_t n_pages, const struct sl_dev_conf *conf)
+{
     struct gpu_rig g = {.n_pages = n_pages, .page_tokens = s->page_tokens};
     struct sl_why why = {""};
     must(sl_backend_find(table, &g.ops, &why), table, &why);
-    struct sl_dev_conf conf = {.n_threads = 4, .max_rows = max_rows};
-    must(g.ops->open(&conf, &g.d, &why), table, &why);
-    struct sl_kv_geometry geo = {n_layers, s->n_kv_heads, s->page_tokens, s->head_dim, SL_BF16};
-    must(g.ops->kv_open(g.d, &geo, n_pages, &g.kv, &why), "pages", &why);
+    must(g.ops->open(conf, &g.d, &why), table, &why);
+    g.geometry = (struct sl_kv_geometry){n_layers, s->n_kv_heads, s->page_tokens, s->head_dim,
+                                         s->kv_dtype ? s->kv_dtype : SL_BF16};
+    must(g.ops->kv_open(g.d, &g.geometry, n_pages, &g.kv, &why), "pages", &why);
     return g;
 }
 
@@ -100,15 +107,23 @@ float *gpu_buffer(struct gpu_rig *g, size_t n, uint32_t seed, float scale)
     return p;
 }
 
+/* Rows that differ in a matrix; the rest repeats them, since making them takes longer than measuring. */
+#define OWN_ROWS 64u
+
 struct sl_weight *gpu_matrix(struct gpu_rig *g, uint32_t n_rows, uint32_t n_cols)
 {
     size_t n = (size_t)n_rows * n_cols;
     uint16_t *data = sl_xcalloc(n, sizeof *data);
     float *row = sl_xcalloc(n_cols, sizeof *row);
     for (uint32_t r = 0; r < n_rows; r++) {
+        uint16_t *to = data + (size_t)r * n_cols;
+        if (r >= OWN_ROWS) {
+            memcpy(to, data + (size_t)(r % OWN_ROWS) * n_cols, n_cols * sizeof *to);
+            continue;
+        }
         gpu_fill(row, n_cols, r + 1, 0.03f); /* outputs about as large as inputs at thousands of columns */
         for (uint32_t k = 0; k < n_cols; k++)
-            data[(size_t)r * n_cols + k] = sl_f32_to_bf16(row[k]);
+            to[k] = sl_f32_to_bf16(row[k]);
     }
     struct sl_tensor_view v = {SL_BF16, n_rows, n_cols, data};
     struct sl_weight *w;

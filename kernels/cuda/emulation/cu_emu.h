@@ -116,6 +116,11 @@ CU_FN float cu_f16_float(uint16_t h)
     return sl_f16_to_f32(h);
 }
 
+CU_FN float cu_rint(float x)
+{
+    return rintf(x);
+}
+
 CU_FN float cu_exp(float x)
 {
     return expf(x);
@@ -152,5 +157,8 @@ void cu_emu_set_schedule(enum cu_emu_schedule s);
  * operations, a copy nobody waited for, an address outside of shared memory. */
 const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct cu_emu_dim grid,
                        unsigned n_threads, size_t shared_bytes);
+
+/* The next n captures of a graph come to nothing. */
+void cu_emu_fail_captures(unsigned n);
 
 #endif

@@ -1,7 +1,8 @@
 /* kernels/cuda/emulation/cu_runtime_emulated.c - the device behind cu_runtime.h, without one.
  *
  * Nothing runs before cu_sync: kernels and copies wait in a queue. Host memory that the backend changes too
- * early, or reads before it waits, then shows as a wrong result, as on a device that is late. */
+ * early, or reads before it waits, then shows as a wrong result, as on a device that is late. Streams run only as
+ * far as somebody waits for them, or asks twice whether they got there. A graph is a list of commands. */
 #include "kernels/cuda/cu_runtime.h"
 
 #include <stdio.h>
@@ -16,17 +17,45 @@
 #define MEMORY_FREE ((size_t)8 << 30)
 
 struct command {
-    struct cu_launch launch; /* name NULL: a copy */
+    struct cu_launch launch; /* name NULL: a copy, a graph or a join */
     void *dst;
     const void *src;
     size_t bytes;
     void *owned; /* bytes taken at the call: the kernel's arguments or what is uploaded */
+    const struct cu_graph *graph;
+    struct cu_stream *join; /* wait until it has run join_at commands */
+    uint64_t join_at;
+};
+
+struct commands {
+    struct command *all;
+    size_t n, capacity;
 };
 
 struct cu_stream {
-    struct command *queue;
-    size_t n, capacity;
+    struct commands queue;
+    size_t head;           /* of the queue: what runs next */
+    uint64_t n_run;        /* since it was opened */
+    struct cu_graph *into; /* being captured, or NULL */
+    bool spoiled;
 };
+
+struct cu_graph {
+    struct commands recorded;
+};
+
+struct cu_event {
+    struct cu_stream *stream; /* NULL = never recorded */
+    uint64_t at;
+    bool asked;
+};
+
+static unsigned captures_to_fail;
+
+void cu_emu_fail_captures(unsigned n)
+{
+    captures_to_fail = n;
+}
 
 const char *cu_missing(void)
 {
@@ -45,7 +74,7 @@ void cu_stream_close(struct cu_stream *s)
     if (!s)
         return;
     cu_sync(s);
-    sl_free(s->queue);
+    sl_free(s->queue.all);
     sl_free(s);
 }
 
@@ -87,24 +116,36 @@ void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
     return cu_alloc(s, bytes);
 }
 
+static bool refused(struct cu_stream *s)
+{
+    s->spoiled |= s->into != NULL;
+    return s->into != NULL;
+}
+
 void cu_free(struct cu_stream *s, void *p)
 {
     cu_sync(s);
     sl_free(p);
 }
 
-static struct command *queue(struct cu_stream *s, const struct command *c)
+static void add(struct commands *l, const struct command *c)
 {
-    if (s->n == s->capacity) {
-        s->capacity = s->capacity ? 2 * s->capacity : 64;
-        s->queue = sl_xrealloc_array(s->queue, s->capacity, sizeof *s->queue);
+    if (l->n == l->capacity) {
+        l->capacity = l->capacity ? 2 * l->capacity : 64;
+        l->all = sl_xrealloc_array(l->all, l->capacity, sizeof *l->all);
     }
-    s->queue[s->n] = *c;
-    return &s->queue[s->n++];
+    l->all[l->n++] = *c;
+}
+
+static void queue(struct cu_stream *s, const struct command *c)
+{
+    add(s->into ? &s->into->recorded : &s->queue, c);
 }
 
 void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
+    if (refused(s))
+        return;
     struct command c = {.dst = dst, .bytes = bytes, .owned = sl_xmemdup(src, bytes)};
     c.src = c.owned;
     queue(s, &c);
@@ -112,7 +153,8 @@ void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 
 void cu_download(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
-    queue(s, &(struct command){.dst = dst, .src = src, .bytes = bytes});
+    if (!refused(s))
+        queue(s, &(struct command){.dst = dst, .src = src, .bytes = bytes});
 }
 
 void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t bytes)
@@ -124,13 +166,23 @@ void cu_launch(struct cu_stream *s, const struct cu_launch *l)
 {
     if (l->grid_x == 0 || l->grid_y == 0)
         return;
-    struct command *c = queue(s, &(struct command){.launch = *l});
-    c->owned = sl_xmemdup(l->args, l->args_bytes);
+    queue(s, &(struct command){.launch = *l, .owned = sl_xmemdup(l->args, l->args_bytes)});
 }
+
+static void run_until(struct cu_stream *s, uint64_t at);
 
 static void run(const struct command *c)
 {
     const struct cu_launch *l = &c->launch;
+    if (c->graph) {
+        for (size_t i = 0; i < c->graph->recorded.n; i++)
+            run(&c->graph->recorded.all[i]);
+        return;
+    }
+    if (c->join) {
+        run_until(c->join, c->join_at);
+        return;
+    }
     if (!l->name) {
         memcpy(c->dst, c->src, c->bytes);
         return;
@@ -145,11 +197,93 @@ static void run(const struct command *c)
     }
 }
 
+static void run_until(struct cu_stream *s, uint64_t at)
+{
+    while (s->n_run < at) {
+        struct command c = s->queue.all[s->head++];
+        run(&c);
+        sl_free(c.owned);
+        s->n_run++;
+    }
+    if (s->head == s->queue.n)
+        s->head = s->queue.n = 0;
+}
+
+static uint64_t n_queued(const struct cu_stream *s)
+{
+    return s->n_run + (s->queue.n - s->head);
+}
+
 void cu_sync(struct cu_stream *s)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        run(&s->queue[i]);
-        sl_free(s->queue[i].owned);
-    }
-    s->n = 0;
+    if (!refused(s))
+        run_until(s, n_queued(s));
+}
+
+struct cu_event *cu_event_new(void)
+{
+    return sl_xcalloc(1, sizeof(struct cu_event));
+}
+
+void cu_event_free(struct cu_event *e)
+{
+    sl_free(e);
+}
+
+void cu_event_record(struct cu_event *e, struct cu_stream *s)
+{
+    *e = (struct cu_event){.stream = s, .at = n_queued(s)};
+}
+
+void cu_event_join(const struct cu_event *e, struct cu_stream *s)
+{
+    if (e->stream)
+        queue(s, &(struct command){.join = e->stream, .join_at = e->at});
+}
+
+int cu_event_done(struct cu_event *e)
+{
+    if (e->asked)
+        cu_event_wait(e);
+    e->asked = true;
+    return !e->stream || e->stream->n_run >= e->at;
+}
+
+void cu_event_wait(struct cu_event *e)
+{
+    if (e->stream)
+        run_until(e->stream, e->at);
+}
+
+bool cu_capture_begin(struct cu_stream *s)
+{
+    s->into = sl_xcalloc(1, sizeof *s->into);
+    s->spoiled = captures_to_fail > 0;
+    captures_to_fail -= s->spoiled;
+    return true;
+}
+
+void cu_graph_free(struct cu_graph *g)
+{
+    if (!g)
+        return;
+    for (size_t i = 0; i < g->recorded.n; i++)
+        sl_free(g->recorded.all[i].owned);
+    sl_free(g->recorded.all);
+    sl_free(g);
+}
+
+struct cu_graph *cu_capture_end(struct cu_stream *s)
+{
+    struct cu_graph *g = s->into;
+    s->into = NULL;
+    if (!s->spoiled)
+        return g;
+    cu_graph_free(g);
+    return NULL;
+}
+
+void cu_graph_launch(struct cu_stream *s, struct cu_graph *g)
+{
+    queue(s, &(struct command){.graph = g});
 }

@@ -41,6 +41,8 @@ static const struct shape_case shapes[] = {
     {8, 1, 80, 32, SL_ROPE_HALVES, 0, 0, SL_BF16, 16},   /* head sizes and types that only the plain kernel
                                                             takes */
     {6, 2, 10, 6, SL_ROPE_PAIRS, 13, 1, SL_F32, 5},      {4, 2, 64, 64, SL_ROPE_PAIRS, 0, 0, SL_F16, 16},
+    {2, 1, 128, 128, SL_ROPE_HALVES, 0, 0, SL_Q8, 16},   {6, 2, 10, 6, SL_ROPE_PAIRS, 70, 1, SL_Q8, 5},
+    {3, 1, 64, 64, SL_ROPE_PAIRS, 0, 0, SL_Q8, 64},
 };
 
 /* A run of the batch: n rows at positions from first_pos on; wanted[0] .. wanted[1] of them are attended to.
@@ -123,46 +125,90 @@ static void fetch(struct rig *g, float *host, const float *device, size_t bytes)
     g->ops->sync(g->d);
 }
 
+static struct sl_kv_geometry geometry_of(const struct shape_case *c)
+{
+    return (struct sl_kv_geometry){LAYERS, c->n_kv_heads, c->page_tokens, c->head_dim, c->type};
+}
+
+/* The row of strip h (K and V of all heads) at a slot of a page, and its scale. */
+static uint8_t *row_at(const struct shape_case *c, uint8_t *page, uint32_t strip, uint32_t slot,
+                       uint8_t **scale)
+{
+    struct sl_kv_geometry geo = geometry_of(c);
+    size_t values = sl_kv_value_bytes(&geo), all = values + sl_kv_scale_bytes(&geo);
+    uint8_t *p = page + strip * all * c->page_tokens;
+    *scale = p + c->page_tokens * values + slot * sl_kv_scale_bytes(&geo);
+    return p + slot * values;
+}
+
+static void fill_row(const struct shape_case *c, struct op_rand *r, uint8_t *to, uint8_t *scale)
+{
+    for (uint32_t i = 0; i < c->head_dim; i++) {
+        float x = op_rand_float(r);
+        uint16_t half = c->type == SL_F16 ? sl_f32_to_f16(x) : sl_f32_to_bf16(x);
+        if (c->type == SL_Q8)
+            to[i] = (uint8_t)(int8_t)(x * 127);
+        else if (c->type == SL_F32)
+            memcpy(to + 4 * (size_t)i, &x, 4);
+        else
+            memcpy(to + 2 * (size_t)i, &half, 2);
+    }
+    float worth = (1.5f + op_rand_float(r)) / 127;
+    if (c->type == SL_Q8)
+        memcpy(scale, &worth, sizeof worth);
+}
+
 /* A pool with numbers at the positions in front of each run, and NaN wherever nobody may look. */
 static void fill_pages(struct rig *g, const struct shape_case *c, const struct batch_case *b,
                        uint32_t pages[][MAX_PAGES])
 {
-    struct sl_kv_geometry geo = {LAYERS, c->n_kv_heads, c->page_tokens, c->head_dim, c->type};
-    size_t page_bytes = sl_kv_page_bytes(&geo), e = c->type == SL_F32 ? 4 : 2;
+    struct sl_kv_geometry geo = geometry_of(c);
+    size_t page_bytes = sl_kv_page_bytes(&geo);
     struct op_rand r = {3};
-    uint8_t *pool = sl_xalloc(page_bytes * g->n_pages);
+    uint8_t *pool = sl_xalloc(page_bytes * g->n_pages), *scale;
     memset(pool, 0xff, page_bytes * g->n_pages);
     for (uint32_t u = 0; u < b->n_runs; u++)
         for (uint32_t pos = 0; pos < b->runs[u].first_pos; pos++)
-            for (uint32_t h = 0; h < 2 * c->n_kv_heads; h++)
-                for (uint32_t i = 0; i < c->head_dim; i++) {
-                    size_t token =
-                        (size_t)(LAYER * 2 * c->n_kv_heads + h) * c->page_tokens + pos % c->page_tokens;
-                    uint8_t *to =
-                        pool + pages[u][pos / c->page_tokens] * page_bytes + (token * c->head_dim + i) * e;
-                    float x = op_rand_float(&r);
-                    uint16_t half = c->type == SL_F16 ? sl_f32_to_f16(x) : sl_f32_to_bf16(x);
-                    memcpy(to, c->type == SL_F32 ? (const void *)&x : &half, e);
-                }
+            for (uint32_t h = 0; h < 2 * c->n_kv_heads; h++) {
+                uint8_t *row = row_at(c, pool + pages[u][pos / c->page_tokens] * page_bytes,
+                                      LAYER * 2 * c->n_kv_heads + h, pos % c->page_tokens, &scale);
+                fill_row(c, &r, row, scale);
+            }
     for (uint32_t p = 0; p < g->n_pages; p++)
         g->ops->kv_write(g->d, g->kv, p, pool + p * page_bytes);
     sl_free(pool);
 }
 
+/* What a row is worth, as float32. */
+static void row_numbers(const struct shape_case *c, const uint8_t *row, const uint8_t *scale, float *to)
+{
+    float worth = 1;
+    if (c->type != SL_Q8) {
+        sl_dequant_row(c->type, row, c->head_dim, to);
+        return;
+    }
+    memcpy(&worth, scale, sizeof worth);
+    for (uint32_t i = 0; i < c->head_dim; i++)
+        to[i] = worth * (float)(int8_t)row[i];
+}
+
 /* All numbers of a pool that are none of the NaNs, as float32; returns how many. */
 static size_t pool_numbers(struct rig *g, const struct shape_case *c, float *to)
 {
-    struct sl_kv_geometry geo = {LAYERS, c->n_kv_heads, c->page_tokens, c->head_dim, c->type};
-    size_t page_bytes = sl_kv_page_bytes(&geo), e = c->type == SL_F32 ? 4 : 2, n = 0;
-    uint8_t *page = sl_xalloc(page_bytes);
+    struct sl_kv_geometry geo = geometry_of(c);
+    uint8_t *page = sl_xalloc(sl_kv_page_bytes(&geo)), *scale;
+    float row[SL_HEAD_DIM_MAX];
+    size_t n = 0;
     for (uint32_t p = 0; p < g->n_pages; p++) {
         g->ops->kv_read(g->d, g->kv, p, page);
-        for (size_t at = 0; at < page_bytes; at += e) {
-            float x;
-            sl_dequant_row(c->type, page + at, 1, &x);
-            if (!isnan(x))
-                to[n++] = x;
-        }
+        for (uint32_t strip = 0; strip < LAYERS * 2 * c->n_kv_heads; strip++)
+            for (uint32_t slot = 0; slot < c->page_tokens; slot++) {
+                const uint8_t *from = row_at(c, page, strip, slot, &scale);
+                row_numbers(c, from, scale, row);
+                for (uint32_t i = 0; i < c->head_dim; i++)
+                    if (!isnan(row[i]))
+                        to[n++] = row[i];
+            }
     }
     sl_free(page);
     return n;

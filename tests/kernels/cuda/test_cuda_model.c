@@ -100,11 +100,40 @@ static void plain_gives_the_same_bits_in_any_chunks(void **state)
     sl_free(path);
 }
 
+/* What a model may take is what the device has free, whatever the host has. */
+static void memory_is_that_of_the_device(void **state)
+{
+    (void)state;
+    char *path = tiny_model(), want[96];
+    const struct sl_backend_ops *ops = op_backend("cuda");
+    struct sl_dev *d = op_open(ops, 1, 8);
+    struct sl_model_open o = {.path = path,
+                              .ops = ops,
+                              .dev = d,
+                              .kv_dtype = SL_BF16,
+                              .page_tokens = PAGE_TOKENS,
+                              .max_rows = 8,
+                              .other_bytes = ops->memory_free(d)};
+    struct sl_model *m = NULL;
+    struct sl_why why = {""};
+    assert_int_equal(sl_model_open(&o, &m, &why), SL_ETOOBIG);
+    snprintf(want, sizeof want, "there are %zu MiB", ops->memory_free(d) >> 20);
+    assert_non_null(strstr(why.text, want));
+    o.other_bytes = 0;
+    o.available_bytes = 1; /* of the host */
+    assert_int_equal(sl_model_open(&o, &m, &why), SL_OK);
+    sl_model_close(m);
+    ops->close(d);
+    unlink(path);
+    sl_free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_near_the_reference),
         cmocka_unit_test(plain_gives_the_same_bits_in_any_chunks),
+        cmocka_unit_test(memory_is_that_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ void rig_open(struct rig *r, const struct rig_conf *c)
     struct sl_why why = {{0}};
     *r = (struct rig){.conf = *c};
     must(sl_backend_find(c->backend, &r->ops, &why), &why);
-    struct sl_dev_conf dc = {.n_threads = c->n_threads, .max_rows = c->max_rows};
+    struct sl_dev_conf dc = {.n_threads = c->n_threads, .max_rows = c->max_rows, .no_graphs = c->no_graphs};
     must(r->ops->open(&dc, &r->dev, &why), &why);
     struct sl_model_open mo = {.path = c->path,
                                .ops = r->ops,

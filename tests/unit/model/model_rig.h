@@ -11,6 +11,7 @@ struct rig_conf {
     const char *backend;
     uint32_t n_threads, page_tokens, max_rows, n_pages;
     enum sl_dtype kv_dtype;
+    int no_graphs;
 };
 
 struct rig {
