@@ -7,6 +7,7 @@
  */
 #include "kernels/cuda/emulation/cu_emu.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/base/mem.h"
@@ -410,8 +411,8 @@ void cu_emu_set_schedule(enum cu_emu_schedule s)
     emu.schedule = s;
 }
 
-const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct cu_emu_dim grid,
-                       unsigned n_threads, size_t shared_bytes)
+static const char *run_launch(void (*kernel)(const void *arg), const void *arg, struct cu_emu_dim grid,
+                              unsigned n_threads, size_t shared_bytes)
 {
     if (n_threads == 0 || n_threads % LANES != 0 || n_threads > MAX_THREADS || shared_bytes > MAX_SHARED)
         return "a launch of no whole warps, of too many threads or of too much shared memory";
@@ -434,4 +435,14 @@ const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct 
         run_block();
     }
     return emu.fault[0] ? emu.fault : NULL;
+}
+
+const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct cu_emu_dim grid,
+                       unsigned n_threads, size_t shared_bytes)
+{
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one);
+    const char *fault = run_launch(kernel, arg, grid, n_threads, shared_bytes);
+    pthread_mutex_unlock(&one);
+    return fault;
 }

@@ -6,7 +6,7 @@
  * Shared memory begins as NaN. A copy of cp.async happens at the wait for its group, and its destination is
  * NaN until then: who reads too early reads NaN in at least one of the two schedules.
  *
- * One launch at a time in a process. */
+ * Launches of several threads wait for each other. */
 #ifndef SLUICE_KERNELS_CUDA_EMULATION_CU_EMU_H
 #define SLUICE_KERNELS_CUDA_EMULATION_CU_EMU_H
 
