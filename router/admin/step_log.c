@@ -28,7 +28,7 @@ struct transfer {
 struct lane {
     char node[SL_NODE_NAME];
     uint64_t boot_id, started_us; /* of this life, on the router's clock */
-    uint64_t prompt_tokens, decode_tokens, uptime_us;
+    uint64_t prompt_tokens, decode_tokens, uptime_us, told_us;
 };
 
 struct sl_step_log {
@@ -109,6 +109,7 @@ uint64_t sl_step_log_take(struct sl_step_log *l, const char *node, uint64_t boot
     place_on_clock(n, boot_id, told->uptime_us, now_us);
     n->prompt_tokens = told->prompt_tokens;
     n->decode_tokens = told->decode_tokens;
+    n->told_us = now_us - l->opened_us;
     for (size_t i = 0; i < told->n_ended_us; i++) {
         uint32_t took_us = at(told->took_us, told->n_took_us, i);
         uint64_t ended_us = n->started_us + told->ended_us[i], shift = l->opened_us + took_us;
@@ -204,9 +205,10 @@ static void put_answer(const struct answer *a, struct sl_buf *out)
         const struct lane *n = &a->lanes[i];
         sl_buf_puts(out, i ? ",{\"node\":" : "{\"node\":");
         put_string(out, n->node);
-        sl_buf_printf(
-            out, ",\"prompt_tokens\":%" PRIu64 ",\"decode_tokens\":%" PRIu64 ",\"uptime_us\":%" PRIu64 "}",
-            n->prompt_tokens, n->decode_tokens, n->uptime_us);
+        sl_buf_printf(out,
+                      ",\"prompt_tokens\":%" PRIu64 ",\"decode_tokens\":%" PRIu64 ",\"uptime_us\":%" PRIu64
+                      ",\"told_us\":%" PRIu64 "}",
+                      n->prompt_tokens, n->decode_tokens, n->uptime_us, n->told_us);
     }
     sl_buf_puts(out, "],\"steps\":[");
     for (uint32_t i = 0; i < a->n_steps; i++) {

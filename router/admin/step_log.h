@@ -33,7 +33,7 @@ struct sl_step_transfer {
 void sl_step_log_transfer(struct sl_step_log *l, const struct sl_step_transfer *t);
 
 /* Appends what came after number `after` as JSON, oldest first:
- *   {"now_us","next","lost","more","lanes":[{"node","prompt_tokens","decode_tokens","uptime_us"}],
+ *   {"now_us","next","lost","more","lanes":[{"node","prompt_tokens","decode_tokens","uptime_us","told_us"}],
  *    "steps":[[lane,start_us,took_us,predicted_us,decode_rows,draft_rows,prompt_tokens,prompts]],
  *    "transfers":[[from,to,start_us,end_us,pages,"request"]]}
  * Times count from sl_step_log_new(). next is the `after` of the next call; lost: some were overwritten between;

@@ -7,6 +7,8 @@ const STATE_MS = 1000; // and for nodes, links and requests
 const KEEP_S = 75; // of steps
 const KEEP_STEPS = 24000; // of one node
 const RATE_S = 4; // over which rates are told
+const DELAYS = 12; // answers that tell how far behind the picture has to be
+const SILENT_S = 10; // a node not heard for longer is not waited for
 const TIMEOUT_MS = 8000; // an answer that takes longer counts as none
 
 export class Data {
@@ -19,6 +21,8 @@ export class Data {
     this.link = { state: "wait", text: "connecting" };
     this.key = sessionStorage.getItem("sluice-key") || "";
     this.clock = null; // router's seconds less this page's
+    this.delay = 0;
+    this.delays = [];
     this.failures = 0;
     this.wakes = new Map(); // of loop: ends its wait
   }
@@ -66,7 +70,7 @@ export class Data {
 
   failed(error, waitMs) {
     this.failures++;
-    if (error.status === 401) this.tell("key", "an API key is needed");
+    if (error.status === 401) this.tell("key", this.key ? "That is not a key of this router." : "This router asks for an API key.");
     else if (error.status) this.tell("lost", `The router answers ${error.status}: ${error.message} Trying again every ${Math.ceil(waitMs / 1000)} s.`);
     else this.tell("lost", `The router does not answer. What you see is old; trying again every ${Math.ceil(waitMs / 1000)} s.`);
   }
@@ -108,6 +112,7 @@ export class Data {
     // the answer that was under way for the least time tells best; clocks may drift
     this.clock = this.clock === null || ahead > this.clock ? ahead : this.clock + (ahead - this.clock) * 0.02;
     this.after = doc.next;
+    this.noteDelay(now, doc.lanes);
     const lanes = doc.lanes.map((l) => this.lane(l.node));
     doc.lanes.forEach((l, i) => this.count(lanes[i], l));
     for (const [i, start, took, predicted, decode, draft, prompt, prompts] of doc.steps) {
@@ -118,6 +123,13 @@ export class Data {
       this.transfers.push({ from: lanes[from].node, to: lanes[to].node, start: start / 1e6, end: end / 1e6, pages, request });
     this.prune(now);
     return doc.more;
+  }
+
+  /** How far behind what is known is: of the node that was heard least lately, at its worst in the last few answers. */
+  noteDelay(now, lanes) {
+    const ages = lanes.map((l) => now - l.told_us / 1e6).filter((age) => age < SILENT_S);
+    this.delays = [...this.delays.slice(1 - DELAYS), Math.max(0, ...ages)];
+    this.delay = Math.max(...this.delays);
   }
 
   forget() {

@@ -4,7 +4,9 @@
 // Decode rows and prompt tokens each have their own scale (square root: 4 rows and 400 tokens are seen both). Where a
 // step is narrower than a pixel, a column shows the most of what ran in it.
 
-const LAG_S = 1.1; // the right edge stays this far behind, so that what comes is not seen to come in lumps
+// The right edge stays behind what is known, so that what comes is not seen to come in lumps: so far at least, and so far
+// beyond the delay of what came lately.
+const LAG_MIN_S = 1, LAG_BEYOND_S = 0.5;
 const SPANS_S = [0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
 const TOP_PX = 26; // for the times
 const DECODE_PART = 0.38, PROMPT_PART = 0.56; // of a lane's height at most
@@ -16,6 +18,7 @@ export class Timeline {
     this.data = data;
     this.ui = ui; // {line, lanes, canvas, tip, empty, span, pause}
     this.span = 4;
+    this.lag = LAG_MIN_S;
     this.end = null; // seconds; null: follows now
     this.order = [];
     this.maxDecode = 4;
@@ -150,7 +153,9 @@ export class Timeline {
   // ---- drawing ----
 
   liveEnd() {
-    return (this.data.now() ?? 0) - LAG_S;
+    const wanted = Math.max(LAG_MIN_S, this.data.delay + LAG_BEYOND_S);
+    this.lag += (wanted - this.lag) * 0.03; // no jumps
+    return (this.data.now() ?? 0) - this.lag;
   }
 
   /** Draws again and again; less often where that takes long or the person wants no motion. */

@@ -8,7 +8,7 @@ const MODES = {
   hybrid: "hybrid: each prompt is split where it is cheapest: its beginning on a prefill node (amber), the rest as chunks beside decode rows (amber on blue).",
 };
 const SILENT_S = 2; // less is no news: nodes report every second
-const MAX_NAME = 22; // characters
+const MAX_NAME = 18; // characters
 const MAX_PROBLEMS = 8; // the worst come first
 const MAX_ROWS = 300; // of a table; a page is no place for more
 
@@ -176,10 +176,11 @@ function onChange(what) {
 function showLink() {
   const { state: s, text } = data.link;
   $("live").dataset.state = s === "live" || s === "wait" ? s : "lost";
-  $("live").textContent = s === "lost" ? "connection lost" : text;
+  $("live").textContent = s === "lost" ? "connection lost" : s === "key" ? "no key" : text;
   $("lost").hidden = s !== "lost";
   if ($("lost").textContent !== text) $("lost").textContent = text;
   $("key").hidden = s !== "key";
+  $("key-says").textContent = s === "key" ? text : "";
   document.body.classList.toggle("stale", s === "lost" || s === "key");
 }
 

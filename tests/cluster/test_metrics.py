@@ -1,4 +1,4 @@
-"""/metrics: what promtool says of it, counters over the death of a node, and that rules and board ask only for what there is."""
+"""/metrics: what promtool says of it, counters over the death of a node, and that rules and board ask only for what there is. /ui/steps."""
 import json
 import os
 import re
@@ -73,6 +73,20 @@ class Metrics(unittest.TestCase):
         said = [line for line in (r.stdout + r.stderr).splitlines() if not line.startswith("vllm:")]
         self.assertEqual(said, [])
 
+    def check_steps(self, c):
+        """What /ui draws: the last steps of both nodes, and the transfers between them."""
+        answer = wait_for("steps of both nodes", lambda: (lambda a: a if {s[0] for s in a["steps"]} >= {0, 1} else None)
+                          (json.loads(c.get("/ui/steps/0"))))
+        lanes = [lane["node"] for lane in answer["lanes"]]
+        self.assertEqual(sorted(lanes), ["d0", "p0"])
+        for lane, start, took, _, decode, _, prompt, prompts in answer["steps"]:
+            self.assertLessEqual(start + took, answer["now_us"])
+            self.assertTrue(decode or prompt)
+            self.assertEqual(prompt > 0, prompts > 0)
+        self.assertIn(["p0", "d0"], [[lanes[t[0]], lanes[t[1]]] for t in answer["transfers"]])
+        again = json.loads(c.get(f"/ui/steps/{answer['next']}"))
+        self.assertEqual((again["steps"], again["transfers"]), ([], []))
+
     def test_metrics_are_whole_and_counters_never_go_back(self):
         with Cluster(router_options=["--node-dead-ms", "3000", "--slo-classes", "default ttft_ms=3600000"]) as c:
             load(c)
@@ -80,6 +94,7 @@ class Metrics(unittest.TestCase):
             wait_for("both nodes to have told their counters", lambda: told(c, "sluice_node_steps_total", "d0") and
                      told(c, "sluice_node_steps_total", "p0"))
             wait_for("a link to be told", lambda: 'sluice_link_up{node="p0",peer="d0"}' in scrape(c))
+            self.check_steps(c)
             text = c.get("/metrics").decode()
             self.check_names(text)
             self.check_vllm(text)

@@ -1,6 +1,7 @@
 """/ui in a real browser: what it shows of a cluster at work, hostile names, a lost connection, the keyboard, many nodes."""
 import json
 import os
+import tempfile
 import threading
 import unittest
 
@@ -8,7 +9,7 @@ from browser import Browser, chromium
 from harness import Cluster, prompt_of, wait_for
 
 EVIL = "<img src=x onerror=globalThis.evil=1>"
-SHOWN = "<img src=x…his.evil=1>"  # long names are shown by their two ends
+SHOWN = "<img src…s.evil=1>"  # long names are shown by their two ends
 
 # A cluster of 64 nodes with long and hostile names and huge numbers, in the place of a router.
 MANY = """
@@ -22,7 +23,7 @@ const request = [names[2], "streaming", "hybrid", names[0], "99999", names[1], "
 let steps = 0;
 globalThis.fetch = async (path) => {
   const now = Math.round(performance.now() * 1000) + 60e6, answer = {now_us: now, lost: false, more: false, next: ++steps, transfers: []};
-  answer.lanes = names.map((node) => ({node, prompt_tokens: steps * 1e15, decode_tokens: steps * 1e12, uptime_us: now}));
+  answer.lanes = names.map((node) => ({node, prompt_tokens: steps * 1e15, decode_tokens: steps * 1e12, uptime_us: now, told_us: now}));
   answer.steps = names.flatMap((_, i) => Array.from({length: 40}, (_, k) => [i, now - 400000 + k * 10000, 9000, 8000, i % 2 ? 64 : 0, 0, i % 3 ? 512 : 0, 1]));
   const state = {text: "Ready", model: "m".repeat(100), tables: [{title: "nodes", columns, rows}, {title: "links", columns: [], rows: []},
     {title: "requests", columns: "id,state,mode,P,s,D,attempts,prompt_tokens,tokens,age".split(","), rows: Array(500).fill(request)},
@@ -138,6 +139,24 @@ class Ui(unittest.TestCase):
             asked = {url for what, url in b.said if what == "asked"}
             self.assertEqual([url for url in asked if not url.startswith((c.url + "/ui", "data:"))], [], "only the router is asked")
             self.check_many(c, b)
+
+    def test_page_asks_for_the_key_that_the_router_wants(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("me:sk-right\n")
+            keys.flush()
+            with Cluster(prefill=0, decode=0, router_options=["--api-key-file", keys.name]) as c, Browser() as b:
+                def asks():
+                    return b.eval("document.getElementById('key').hidden ? null : document.getElementById('key-says').textContent")
+
+                def give(key):
+                    b.eval(f"document.getElementById('key-text').value = '{key}', document.getElementById('key').requestSubmit()")
+
+                b.go(c.url + "/ui/")
+                wait_for("the page to ask", lambda: asks() == "This router asks for an API key.")
+                give("sk-wrong")
+                wait_for("the page to ask again", lambda: asks() == "That is not a key of this router.")
+                give("sk-right")
+                wait_for("the page to show the cluster", lambda: asks() is None and "No node" in b.eval("document.getElementById('nodes').textContent"))
 
 
 if __name__ == "__main__":
