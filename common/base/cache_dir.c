@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/base/digest.h"
+#include "common/base/fd_read.h"
 #include "common/base/mem.h"
 
 #define TEMP_PREFIX       ".tmp-"
@@ -103,21 +104,6 @@ enum sl_err sl_cache_temp_end(struct sl_cache_temp *t, const char *dir, const ch
 
 /* ---- small records ---- */
 
-static bool read_all(int fd, void *bytes, size_t n)
-{
-    uint8_t *at = bytes;
-    while (n > 0) {
-        ssize_t got = read(fd, at, n);
-        if (got <= 0 && !(got < 0 && errno == EINTR))
-            return false;
-        if (got > 0) {
-            at += got;
-            n -= (size_t)got;
-        }
-    }
-    return true;
-}
-
 bool sl_cache_get(const char *dir, const char *name, void *bytes, size_t n)
 {
     SL_ASSERT(n <= RECORD_MAX_BYTES);
@@ -128,8 +114,8 @@ bool sl_cache_get(const char *dir, const char *name, void *bytes, size_t n)
         return false;
     uint64_t check;
     uint8_t *got = sl_xalloc(n + 1), more;
-    bool ok = read_all(fd, &check, sizeof check) && read_all(fd, got, n) && !read_all(fd, &more, 1) &&
-              check == sl_digest64(got, n, RECORD_CHECK_SEED);
+    bool ok = sl_fd_read_all(fd, &check, sizeof check) && sl_fd_read_all(fd, got, n) &&
+              !sl_fd_read_all(fd, &more, 1) && check == sl_digest64(got, n, RECORD_CHECK_SEED);
     if (ok) {
         memcpy(bytes, got, n);
         sl_cache_used(fd);

@@ -375,6 +375,11 @@ static enum sl_err load_file(struct loader *ld, const char *path, struct sl_why 
     return err;
 }
 
+static bool is_value(int argc, char **argv, int i)
+{
+    return i < argc && strncmp(argv[i], "--", 2) != 0;
+}
+
 static enum sl_err load_argv(struct loader *ld, int argc, char **argv, struct sl_why *why)
 {
     for (int i = 1; i < argc; i++) {
@@ -393,12 +398,18 @@ static enum sl_err load_argv(struct loader *ld, int argc, char **argv, struct sl
             return sl_why_set(why, SL_ECONFIG, "no option is called --%.*s%s; --help lists them",
                               (int)(len > 80 ? 80 : len), key, nearest);
         }
-        const char *value = key[len] == '=' ? key + len + 1 : i + 1 < argc ? argv[++i] : NULL;
+        const char *value = key[len] == '=' ? key + len + 1 : NULL;
+        if (!value && o && o->type == SL_CONF_BOOL && !is_value(argc, argv, i + 1))
+            value = "true";
+        else if (!value && i + 1 < argc)
+            value = argv[++i];
         if (!value)
             return sl_why_set(why, SL_ECONFIG, "--%.*s needs a value", (int)len, key);
         if (!o)
             continue; /* --config: the caller has read it */
         enum sl_err err = set(ld, o, value, FROM_ARGV);
+        while (err == SL_OK && o->type == SL_CONF_LIST && is_value(argc, argv, i + 1))
+            err = set(ld, o, argv[++i], FROM_ARGV);
         if (err != SL_OK)
             return sl_why_set(why, err, "command line: %s", ld->why.text);
     }

@@ -3,8 +3,9 @@
  * The table is the documentation too: --help, the commented example files and the manual pages are made from
  * it (program.h). A key that is not in the table, a value out of range or a line that does not parse is
  * refused with a sentence that names file and line, and the known key that comes nearest; the daemon then
- * exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key with '-' for '_'; every option
- * of the table can be given there and wins over the file; --config FILE names the file; --check-config is
+ * exits 78 (SL_EXIT_CONFIG). Command line: --key=value or --key value, the key with '-' for '_'; --key alone
+ * is true for a bool, and a list takes all words up to the next option. Every option of the table can be given
+ * there and wins over the file; --config FILE names the file; --check-config is
  * passed over (sl_conf_check_arg). */
 #ifndef SLUICE_COMMON_BASE_CONF_H
 #define SLUICE_COMMON_BASE_CONF_H

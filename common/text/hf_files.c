@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/fd_read.h"
 #include "common/base/mem.h"
 
 /* The size of an open file. */
@@ -26,20 +27,6 @@ static enum sl_err check_file(int fd, const char *path, size_t max, size_t *n, s
     return SL_OK;
 }
 
-static bool read_all(int fd, char *to, size_t n)
-{
-    size_t at = 0;
-    while (at < n) {
-        ssize_t got = read(fd, to + at, n - at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        at += (size_t)got;
-    }
-    return true;
-}
-
 enum sl_err sl_hf_read_file(const char *folder, const char *name, size_t max, bool optional, char **out,
                             size_t *n, struct sl_why *why)
 {
@@ -54,7 +41,7 @@ enum sl_err sl_hf_read_file(const char *folder, const char *name, size_t max, bo
         goto end;
     if ((text = sl_try_alloc(*n + 1)) == NULL) {
         e = sl_why_set(why, SL_ENOMEM, "%s: no memory for %zu bytes", path, *n);
-    } else if (!read_all(fd, text, *n)) {
+    } else if (!sl_fd_read_all(fd, text, *n)) {
         e = sl_why_set(why, SL_EIO, "%s: could not be read to its end", path);
     } else {
         text[*n] = 0;

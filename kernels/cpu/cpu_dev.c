@@ -11,7 +11,7 @@
  */
 #define PARTIAL_FLOATS ((size_t)1 << 20)
 /* Of an item of the pool: the kernel zeroes it in some milliseconds. */
-#define TOUCH_BYTES ((size_t)16 << 20)
+#define TOUCH_ITEM_BYTES ((size_t)16 << 20)
 
 /* Between the forms of a batch's activations, which begin on cache lines. */
 #define ACTS_SLACK ((size_t)4096)
@@ -69,7 +69,7 @@ static void touch_part(void *arg, uint32_t item, unsigned worker)
 {
     (void)worker;
     struct touch_job *j = arg;
-    size_t at = item * TOUCH_BYTES, n = j->bytes - at < TOUCH_BYTES ? j->bytes - at : TOUCH_BYTES;
+    size_t at = item * TOUCH_ITEM_BYTES, n = j->bytes - at < TOUCH_ITEM_BYTES ? j->bytes - at : TOUCH_ITEM_BYTES;
     if (!sl_huge_touch(j->p + at, n))
         j->failed = 1;
 }
@@ -77,9 +77,9 @@ static void touch_part(void *arg, uint32_t item, unsigned worker)
 void *sl_cpu_touched_alloc(struct sl_dev *d, size_t bytes)
 {
     struct touch_job j = {.p = sl_huge_alloc(bytes, false), .bytes = bytes};
-    if (!j.p || bytes / TOUCH_BYTES >= SL_CPU_POOL_MAX_ITEMS)
+    if (!j.p || bytes / TOUCH_ITEM_BYTES >= SL_CPU_POOL_MAX_ITEMS)
         return j.p;
-    sl_cpu_pool_run(d->pool, (uint32_t)((bytes + TOUCH_BYTES - 1) / TOUCH_BYTES), touch_part, &j);
+    sl_cpu_pool_run(d->pool, (uint32_t)((bytes + TOUCH_ITEM_BYTES - 1) / TOUCH_ITEM_BYTES), touch_part, &j);
     if (!j.failed)
         return j.p;
     sl_huge_free(j.p, bytes);

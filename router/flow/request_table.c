@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/order.h"
 
 struct sl_request_table {
     struct sl_hashmap *by_id;
@@ -174,12 +175,6 @@ void sl_request_drop_held(struct sl_request *r)
     r->n_held = 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 void sl_request_gaps(const struct sl_request *r, double *median_ms, double *max_ms)
 {
     *median_ms = *max_ms = -1;
@@ -187,7 +182,7 @@ void sl_request_gaps(const struct sl_request *r, double *median_ms, double *max_
         return;
     uint32_t n = r->n_received - 2;
     uint32_t *sorted = sl_xmemdup(r->gap_us + 2, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_value);
+    qsort(sorted, n, sizeof *sorted, sl_order_u32);
     *median_ms = n % 2 ? sorted[n / 2] / 1e3 : ((double)sorted[n / 2 - 1] + sorted[n / 2]) / 2e3;
     *max_ms = sorted[n - 1] / 1e3;
     sl_free(sorted);

@@ -7,17 +7,12 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/order.h"
 
 void sl_prefix_set_fini(struct sl_prefix_set *s)
 {
     sl_free(s->hashes);
     *s = (struct sl_prefix_set){0};
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
 }
 
 void sl_prefix_set_update(struct sl_prefix_set *s, const uint64_t *hashes, size_t n)
@@ -30,13 +25,13 @@ void sl_prefix_set_update(struct sl_prefix_set *s, const uint64_t *hashes, size_
         memcpy(s->hashes, hashes, n * sizeof *hashes);
     s->n = n;
     if (n)
-        qsort(s->hashes, n, sizeof *s->hashes, by_value);
+        qsort(s->hashes, n, sizeof *s->hashes, sl_order_u64);
 }
 
 uint32_t sl_prefix_set_hit(const struct sl_prefix_set *s, const uint64_t *chain, uint32_t n)
 {
     uint32_t hit = 0;
-    while (hit < n && s->n && bsearch(&chain[hit], s->hashes, s->n, sizeof *chain, by_value))
+    while (hit < n && s->n && bsearch(&chain[hit], s->hashes, s->n, sizeof *chain, sl_order_u64))
         hit++;
     return hit;
 }

@@ -298,6 +298,11 @@ static json_t *take_mixed(struct bench *b)
                                     .history = b->histories.v[h],
                                     .decodes = b->decodes.v[d],
                                     .context = b->o->context};
+                if (p.chunk + p.decodes == 0) { /* no step at all */
+                    if (b->table)
+                        printf(" %8s", "-");
+                    continue;
+                }
                 struct figure f = figure_take(b, &p, 1);
                 json_t *o = figure_json(b, &p, 1, &f);
                 json_object_set_new(o, "chunk", json_integer(p.chunk));

@@ -41,6 +41,7 @@ def main():
         check("a fitted cost model", doc["cost_model"]["rows"][0] == 1 and all(ms > 0 for ms in doc["cost_model"]["ms"]))
         xml.etree.ElementTree.parse(picture)
         # contexts that share pages; JSON alone on standard output
+        subprocess.run(command(model, chunk="0,8", decodes="0,1", prompt="none", batch="none"), check=True, capture_output=True)  # one pair is no step
         out = subprocess.run(command(model, kv_memory="1M", batch=64, chunk="none", json="-"), check=True, capture_output=True, text=True).stdout
         check("shared pages are told", json.loads(out)["shared_pages"])
         bad = subprocess.run(command(model, batch="1,x"), capture_output=True, text=True)

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/order.h"
 #include "common/sched/draft.h"
 #include "tests/support/support.h"
 #include "tests/unit/engine/engine_support.h"
@@ -151,16 +152,10 @@ static void open_group(const char *backend, const struct combo *c)
     total.first_logits[total.n_groups++] = wanted(N_PROMPTS - 1)->digests[0];
 }
 
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* No two groups compute the same. */
 static void check_groups_differ(void)
 {
-    qsort(total.first_logits, total.n_groups, sizeof(uint64_t), by_value);
+    qsort(total.first_logits, total.n_groups, sizeof(uint64_t), sl_order_u64);
     for (uint32_t i = 1; i < total.n_groups; i++)
         assert_true(total.first_logits[i] != total.first_logits[i - 1]);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
+#include "common/base/order.h"
 #include "common/sched/cost_learn.h"
 #include "tests/support/support.h"
 
@@ -72,12 +73,6 @@ static void run(struct world *w, int n)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_error(struct world *w)
 {
     double e[N_PROBES];
@@ -86,7 +81,7 @@ static double median_error(struct world *w)
         double real = w->slower * sl_cost_predict_ms(&w->truth, &l);
         e[i] = fabs(sl_cost_predict_ms(&w->m, &l) - real) / real;
     }
-    qsort(e, N_PROBES, sizeof *e, by_value);
+    qsort(e, N_PROBES, sizeof *e, sl_order_f64);
     return e[N_PROBES / 2];
 }
 
