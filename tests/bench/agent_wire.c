@@ -13,6 +13,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "common/base/fd_read.h"
 #include "common/base/mem.h"
 
 /* A machine that lost its power says nothing more: found by the kernel within 5 + 3 x 2 seconds. */
@@ -146,20 +147,6 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-static bool read_all(int fd, char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t r = recv(fd, p, n, 0);
-        if (r < 0 && errno == EINTR)
-            continue;
-        if (r <= 0)
-            return false;
-        p += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
 enum sl_err sl_agent_send(int fd, json_t *doc)
 {
     char *text = json_dumps(doc, JSON_COMPACT);
@@ -178,13 +165,13 @@ enum sl_err sl_agent_send(int fd, json_t *doc)
 enum sl_err sl_agent_receive(int fd, json_t **doc)
 {
     uint32_t length;
-    if (!read_all(fd, (char *)&length, sizeof length))
+    if (!sl_fd_read_all(fd, (char *)&length, sizeof length))
         return SL_EPEER;
     size_t n = ntohl(length);
     char *text = n <= SL_AGENT_MAX_FRAME ? sl_try_alloc(n + 1) : NULL;
     if (!text)
         return SL_EPROTO;
-    enum sl_err e = read_all(fd, text, n) ? SL_OK : SL_EPEER;
+    enum sl_err e = sl_fd_read_all(fd, text, n) ? SL_OK : SL_EPEER;
     if (e == SL_OK) {
         *doc = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
         if (!json_is_object(*doc)) { /* a macro, which reads its argument twice */
@@ -248,23 +235,23 @@ json_t *sl_agent_pack_result(const struct sl_job *j)
         json_array_append_new(ids, json_integer(j->token_id[i]));
         json_array_append_new(digests, json_integer((json_int_t)j->digest[i]));
     }
-    return json_pack("{s:f, s:f, s:I, s:o, s:o, s:o, s:s, s:o, s:o, s:I, s:I}", "sent_s", j->sent_s, "done_s",
-                     j->done_s, "status", (json_int_t)j->status, "token_s", at, "token_id", ids, "digest",
-                     digests, "finish", j->finish, "request_id", words(j->request_id), "error",
+    return json_pack("{s:f, s:f, s:I, s:o, s:o, s:o, s:s, s:o, s:o, s:I, s:I, s:I}", "sent_s", j->sent_s,
+                     "done_s", j->done_s, "status", (json_int_t)j->status, "token_s", at, "token_id", ids,
+                     "digest", digests, "finish", j->finish, "request_id", words(j->request_id), "error",
                      words(j->error), "prompt_tokens", (json_int_t)j->prompt_tokens, "cached_tokens",
-                     (json_int_t)j->cached_tokens);
+                     (json_int_t)j->cached_tokens, "completion_tokens", (json_int_t)j->completion_tokens);
 }
 
 bool sl_agent_unpack_result(const json_t *doc, struct sl_job *j)
 {
     json_t *at, *ids, *digests;
     const char *finish, *request_id, *error;
-    json_int_t status, prompt, cached;
+    json_int_t status, prompt, cached, completion;
     double sent_s, done_s;
-    if (json_unpack((json_t *)doc, "{s:F, s:F, s:I, s:o, s:o, s:o, s:s, s:s, s:s, s:I, s:I}", "sent_s",
+    if (json_unpack((json_t *)doc, "{s:F, s:F, s:I, s:o, s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:I}", "sent_s",
                     &sent_s, "done_s", &done_s, "status", &status, "token_s", &at, "token_id", &ids, "digest",
                     &digests, "finish", &finish, "request_id", &request_id, "error", &error, "prompt_tokens",
-                    &prompt, "cached_tokens", &cached) != 0)
+                    &prompt, "cached_tokens", &cached, "completion_tokens", &completion) != 0)
         return false;
     size_t n = json_array_size(at);
     if (json_array_size(ids) != n || json_array_size(digests) != n)
@@ -274,6 +261,8 @@ bool sl_agent_unpack_result(const json_t *doc, struct sl_job *j)
     j->status = (long)status;
     j->prompt_tokens = (uint32_t)prompt;
     j->cached_tokens = (uint32_t)cached;
+    j->completion_tokens = (uint32_t)completion;
+    j->ready_s = j->at_s;
     snprintf(j->finish, sizeof j->finish, "%s", finish);
     snprintf(j->request_id, sizeof j->request_id, "%s", request_id);
     snprintf(j->error, sizeof j->error, "%s", error);

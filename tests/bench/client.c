@@ -1,11 +1,11 @@
 /* tests/bench/client.c - see client.h.
  *
  * A streamed answer is parsed as it arrives, so that a token's time is when its frame was complete here. TTFT
- * therefore includes everything a client feels. Frames are told apart by the empty line; "[DONE]" ends.
+ * therefore includes everything a client feels. A frame is one line "data: JSON"; "[DONE]" ends.
  *
- * Work per round follows what happened, not how many requests there are: curl says which sockets to watch, and
- * jobs stand in the order of their times. With hundreds of streams a client that looks at all of them is slower
- * than the server it measures. */
+ * epoll tells which sockets have something, curl's multi_socket interface is told of those alone, and what is
+ * due is sent between any two of them: neither the number of streams nor a burst of tokens makes a request
+ * late. epoll_pwait2() waits in nanoseconds; epoll_wait()'s milliseconds would be the send lag. */
 #include "tests/bench/client.h"
 
 #include <curl/curl.h>
@@ -16,24 +16,14 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 
-#define EVENTS_PER_ROUND 256
-
-/* One sl_client_run(). */
-struct run {
-    const char *base_url, *api_key;
-    CURLM *multi;
-    int epoll_fd;
-    double curl_due_s;     /* when curl wants to be called without an event */
-    struct sl_job **order; /* by planned time */
-    size_t n, n_started, n_finished;
-    bool some_leave, over;
-};
+#define EVENTS 32 /* sockets taken from epoll at a time */
+#define MAX_IDLE_CONNECTIONS                                                                                 \
+    4096L /* kept open for the next request: more than streams that one client drives */
 
 static double run_start_s;
 
@@ -82,6 +72,16 @@ static void take_error(struct sl_job *j, json_t *error)
     snprintf(j->error, sizeof j->error, "%s", message ? message : "error without a message");
 }
 
+static const char *text_of(const json_t *choice)
+{
+    static const char *const names[] = {"content", "reasoning_content", "reasoning"};
+    const char *text = json_string_value(json_object_get(choice, "text"));
+    const json_t *delta = json_object_get(choice, "delta");
+    for (size_t i = 0; !text && i < SL_COUNTOF(names); i++)
+        text = json_string_value(json_object_get(delta, names[i]));
+    return text ? text : "";
+}
+
 /* One data frame of the stream (or, with the same members, the whole answer of an unstreamed request). */
 static void take_chunk(struct sl_job *j, const char *data, size_t len, double at)
 {
@@ -97,15 +97,13 @@ static void take_chunk(struct sl_job *j, const char *data, size_t len, double at
     json_t *usage = json_object_get(doc, "usage");
     if (json_is_object(usage)) {
         j->prompt_tokens = (uint32_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
+        j->completion_tokens = (uint32_t)json_integer_value(json_object_get(usage, "completion_tokens"));
         j->cached_tokens = (uint32_t)json_integer_value(
             json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
     }
     json_t *choice = json_array_get(json_object_get(doc, "choices"), 0);
-    const char *text = json_string_value(json_object_get(choice, "text"));
-    if (!text)
-        text = json_string_value(json_object_get(json_object_get(choice, "delta"), "content"));
-    if (text)
-        sl_buf_puts(&j->text, text);
+    const char *text = text_of(choice);
+    sl_buf_puts(&j->text, text);
     json_t *finish = json_object_get(choice, "finish_reason");
     if (json_is_string(finish))
         snprintf(j->finish, sizeof j->finish, "%s", json_string_value(finish));
@@ -115,26 +113,36 @@ static void take_chunk(struct sl_job *j, const char *data, size_t len, double at
         for (size_t i = 0; i < json_array_size(ids); i++)
             sl_job_add_token(j, at, (int32_t)json_integer_value(json_array_get(ids, i)),
                              digest ? strtoull(digest, NULL, 16) : 0);
-    else if (!ids && text && *text && !json_is_string(finish))
-        sl_job_add_token(j, at, -1, 0); /* a server without token ids: one chunk is one token */
+    /* A server without token ids: one chunk is one token. One without text is a token that ends within a
+     * character, unless it tells the role or the end. */
+    else if (choice && !ids &&
+             (*text ||
+              (!json_is_string(finish) && !json_object_get(json_object_get(choice, "delta"), "role"))))
+        sl_job_add_token(j, at, -1, 0);
     json_decref(doc);
 }
 
-static void take_stream(struct sl_job *j)
+static void take_stream(struct sl_job *j, double at)
 {
-    for (;;) {
-        char *end = j->raw.data ? memmem(j->raw.data, j->raw.len, "\n\n", 2) : NULL;
+    size_t used = 0;
+    while (used < j->raw.len) {
+        const char *line = j->raw.data + used, *end = memchr(line, '\n', j->raw.len - used);
         if (!end)
-            return;
-        size_t len = (size_t)(end - j->raw.data);
-        if (len >= 6 && memcmp(j->raw.data, "data: ", 6) == 0) {
-            if (len >= 12 && memcmp(j->raw.data + 6, "[DONE]", 6) == 0)
-                j->done_seen = true;
-            else
-                take_chunk(j, j->raw.data + 6, len - 6, now_s());
-        }
-        sl_buf_consume(&j->raw, len + 2);
+            break;
+        used += (size_t)(end - line) + 1;
+        if (end > line && end[-1] == '\r')
+            end--;
+        if (end - line < 5 || memcmp(line, "data:", 5) != 0)
+            continue;
+        line += 5;
+        while (line < end && *line == ' ')
+            line++;
+        if (end - line >= 6 && memcmp(line, "[DONE]", 6) == 0)
+            j->done_seen = true;
+        else
+            take_chunk(j, line, (size_t)(end - line), at);
     }
+    sl_buf_consume(&j->raw, used);
 }
 
 static size_t on_body(char *p, size_t size, size_t n, void *arg)
@@ -145,7 +153,7 @@ static size_t on_body(char *p, size_t size, size_t n, void *arg)
     long status = 0;
     curl_easy_getinfo(j->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status == 200)
-        take_stream(j);
+        take_stream(j, now_s());
     return size * n;
 }
 
@@ -163,13 +171,56 @@ static size_t on_header(char *p, size_t size, size_t n, void *arg)
     return len;
 }
 
+/* One run: its sockets, its timer, who is under way. */
+struct run {
+    const struct sl_client_conf *conf;
+    struct sl_job *jobs;
+    size_t n;
+    CURLM *multi;
+    int epoll_fd;
+    double curl_at_s; /* when curl wants to be called; INFINITY = not before a socket has something */
+    uint32_t *order;  /* [n] jobs by at_s */
+    size_t n_started, n_finished;
+    uint32_t *leaving; /* [n_leaving] jobs that go away before their end */
+    size_t n_leaving;
+    double slot_s; /* when a place became free of max_running that had all been taken */
+    CURL **idle;   /* [n_idle] handles to use again */
+    size_t n_idle;
+    bool over;
+};
+
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+{
+    struct run *r = arg;
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        epoll_ctl(r->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+        return 0;
+    }
+    struct epoll_event e = {.data.fd = fd};
+    e.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
+    if (epoll_ctl(r->epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &e) != 0)
+        epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &e); /* closed behind curl's back and opened again */
+    curl_multi_assign(r->multi, fd, r);
+    return 0;
+}
+
+static int on_timer(CURLM *multi, long timeout_ms, void *arg)
+{
+    struct run *r = arg;
+    (void)multi;
+    r->curl_at_s = timeout_ms < 0 ? INFINITY : now_s() + (double)timeout_ms * 1e-3;
+    return 0;
+}
+
 static void start(struct run *r, struct sl_job *j)
 {
-    CURL *c = curl_easy_init();
-    char *url = sl_xasprintf("%s%s", r->base_url, j->path);
+    CURL *c = r->n_idle ? r->idle[--r->n_idle] : curl_easy_init();
+    char *url = sl_xasprintf("%s%s", r->conf->base_url, j->path);
     struct curl_slist *h = curl_slist_append(NULL, "Content-Type: application/json");
-    if (r->api_key) {
-        char *auth = sl_xasprintf("Authorization: Bearer %s", r->api_key);
+    h = curl_slist_append(h, "Expect:"); /* long prompts are not announced first */
+    if (r->conf->api_key) {
+        char *auth = sl_xasprintf("Authorization: Bearer %s", r->conf->api_key);
         h = curl_slist_append(h, auth);
         sl_free(auth);
     }
@@ -185,29 +236,42 @@ static void start(struct run *r, struct sl_job *j)
     curl_easy_setopt(c, CURLOPT_PRIVATE, j);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_NOPROXY, "*");
+    curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, r->conf->insecure ? 0L : 1L);
+    curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, r->conf->insecure ? 0L : 2L);
     sl_free(url);
     j->easy = c;
     j->header_list = h;
     j->started = true;
-    j->sent_s = now_s();
     sl_buf_init(&j->text, SL_CLIENT_MAX_ANSWER);
     sl_buf_init(&j->raw, SL_CLIENT_MAX_ANSWER);
+    j->ready_s = fmax(j->at_s, r->slot_s);
+    j->sent_s = now_s();
+    int running;
     curl_multi_add_handle(r->multi, c);
+    curl_multi_socket_action(r->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    if (j->stop_after_s > 0)
+        r->leaving[r->n_leaving++] = (uint32_t)(j - r->jobs);
+    r->n_started++;
 }
 
 static void finish(struct run *r, struct sl_job *j, const char *error)
 {
     curl_easy_getinfo(j->easy, CURLINFO_RESPONSE_CODE, &j->status);
     curl_multi_remove_handle(r->multi, j->easy);
-    curl_easy_cleanup(j->easy);
+    curl_easy_reset(j->easy);
+    r->idle[r->n_idle++] = j->easy;
     curl_slist_free_all(j->header_list);
     j->easy = NULL;
     j->finished = true;
     j->done_s = now_s();
+    if (r->conf->max_running && r->n_started - r->n_finished == r->conf->max_running)
+        r->slot_s = j->done_s;
     r->n_finished++;
     r->over |= j->ends_run;
     if (j->status != 0 && j->status != 200 && j->raw.len > 0)
         take_chunk(j, j->raw.data, j->raw.len, j->done_s);
+    if (j->n_tokens && j->token_id[0] < 0 && j->completion_tokens && j->n_tokens > j->completion_tokens)
+        j->n_tokens = j->completion_tokens; /* the last chunks were text that had been held back */
     if (error && !j->error[0])
         snprintf(j->error, sizeof j->error, "%s", error);
     if (!j->error[0] && j->status != 200)
@@ -216,155 +280,141 @@ static void finish(struct run *r, struct sl_job *j, const char *error)
         snprintf(j->error, sizeof j->error, "the stream ended without [DONE]");
 }
 
-/* ---- the run: curl's sockets and its one timer in an epoll loop ---- */
+static bool may_start(const struct run *r)
+{
+    return r->n_started < r->n &&
+           (!r->conf->max_running || r->n_started - r->n_finished < r->conf->max_running);
+}
 
-static void collect(struct run *r)
+static void start_due(struct run *r)
+{
+    while (may_start(r) && r->jobs[r->order[r->n_started]].at_s <= now_s())
+        start(r, &r->jobs[r->order[r->n_started]]);
+}
+
+/* Ends those whose time is over; returns when the next one's is. */
+static double leave_due(struct run *r)
+{
+    double next_s = INFINITY;
+    for (size_t i = 0; i < r->n_leaving;) {
+        struct sl_job *j = &r->jobs[r->leaving[i]];
+        double at = j->sent_s + j->stop_after_s;
+        if (!j->finished && at > now_s()) {
+            next_s = fmin(next_s, at);
+            i++;
+            continue;
+        }
+        if (!j->finished)
+            finish(r, j, "left on purpose");
+        r->leaving[i] = r->leaving[--r->n_leaving];
+    }
+    return next_s;
+}
+
+static void reap(struct run *r)
 {
     CURLMsg *m;
     int left;
     while ((m = curl_multi_info_read(r->multi, &left)) != NULL) {
         struct sl_job *j;
+        CURLcode result = m->data.result; /* m is gone with its handle */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &j);
-        finish(r, j, m->data.result == CURLE_OK ? NULL : curl_easy_strerror(m->data.result));
+        finish(r, j, result == CURLE_OK ? NULL : curl_easy_strerror(result));
     }
 }
 
-static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+static void wait_and_take(struct run *r, double until_s)
 {
-    struct run *r = arg;
-    struct epoll_event ev = {.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) |
-                                       (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
-                             .data.fd = fd};
-    (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        epoll_ctl(r->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-        return 0;
-    }
-    curl_multi_assign(r->multi, fd, r); /* known from the second time on */
-    return epoll_ctl(r->epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
-}
-
-static int watch_time(CURLM *multi, long after_ms, void *arg)
-{
-    struct run *r = arg;
-    (void)multi;
-    r->curl_due_s = after_ms < 0 ? INFINITY : now_s() + (double)after_ms * 1e-3;
-    return 0;
-}
-
-static int by_time(const void *a, const void *b)
-{
-    const struct sl_job *x = *(struct sl_job *const *)a, *y = *(struct sl_job *const *)b;
-    if (x->at_s != y->at_s)
-        return x->at_s < y->at_s ? -1 : 1;
-    return x < y ? -1 : x > y;
-}
-
-static void start_due(struct run *r)
-{
-    while (r->n_started < r->n && r->order[r->n_started]->at_s <= now_s())
-        start(r, r->order[r->n_started++]);
-}
-
-/* When the next client leaves; those whose time has come do so now. */
-static double leave_due(struct run *r, double now)
-{
-    double next = INFINITY;
-    for (size_t i = 0; i < r->n_started && r->some_leave; i++) {
-        struct sl_job *j = r->order[i];
-        if (j->finished || j->stop_after_s <= 0)
-            continue;
-        if (now - j->sent_s > j->stop_after_s)
-            finish(r, j, "left on purpose");
-        else
-            next = fmin(next, j->sent_s + j->stop_after_s);
-    }
-    return next;
-}
-
-/* Waits for sockets, at most until then, and lets curl deal with them. */
-static void round_until(struct run *r, double until_s)
-{
-    struct epoll_event events[EVENTS_PER_ROUND];
-    int running;
-    double wait_s = fmax(0, until_s - now_s());
-    struct timespec wait = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)(fmod(wait_s, 1) * 1e9)};
-    int n = epoll_pwait2(r->epoll_fd, events, EVENTS_PER_ROUND, &wait, NULL);
+    struct epoll_event events[EVENTS];
+    double wait_s = fmax(0, fmin(until_s, r->curl_at_s) - now_s());
+    struct timespec t = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)((wait_s - floor(wait_s)) * 1e9)};
+    int running, n = epoll_pwait2(r->epoll_fd, events, EVENTS, &t, NULL);
     for (int i = 0; i < n; i++) {
-        uint32_t e = events[i].events;
+        unsigned e = events[i].events;
         int what = (e & EPOLLIN ? CURL_CSELECT_IN : 0) | (e & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
                    (e & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
         curl_multi_socket_action(r->multi, events[i].data.fd, what, &running);
+        start_due(r);
     }
-    if (now_s() >= r->curl_due_s) {
-        r->curl_due_s = INFINITY; /* before the call, which may set it anew */
+    if (r->curl_at_s <= now_s()) {
+        r->curl_at_s = INFINITY;
         curl_multi_socket_action(r->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     }
-    collect(r);
 }
 
-static void open_run(struct run *r, struct sl_job *jobs, size_t n)
+static int by_time(const void *a, const void *b, void *jobs)
 {
-    r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    SL_ASSERT(r->epoll_fd >= 0);
-    r->multi = curl_multi_init();
-    r->curl_due_s = INFINITY;
-    r->n = n;
-    r->order = sl_xcalloc(n ? n : 1, sizeof(struct sl_job *));
-    for (size_t i = 0; i < n; i++) {
-        r->order[i] = &jobs[i];
-        r->some_leave |= jobs[i].stop_after_s > 0;
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    double x = ((struct sl_job *)jobs)[i].at_s, y = ((struct sl_job *)jobs)[k].at_s;
+    return x != y ? (x > y) - (x < y) : (i > k) - (i < k);
+}
+
+static void run_jobs(struct run *r)
+{
+    bool tty = r->conf->progress && isatty(STDERR_FILENO);
+    double timeout_s = r->conf->timeout_s, next_line_s = 1;
+    while (r->n_finished < r->n && !r->over && now_s() < timeout_s) {
+        start_due(r);
+        double next_s = leave_due(r);
+        if (may_start(r))
+            next_s = fmin(next_s, r->jobs[r->order[r->n_started]].at_s);
+        if (tty && now_s() >= next_line_s) {
+            fprintf(stderr, "\r%s: %zu of %zu sent, %zu done, %.0f s ", r->conf->progress, r->n_started, r->n,
+                    r->n_finished, now_s());
+            next_line_s += 1;
+        }
+        wait_and_take(r, fmin(fmin(next_s, timeout_s), tty ? next_line_s : now_s() + 1));
+        reap(r);
     }
-    qsort(r->order, n, sizeof(struct sl_job *), by_time);
-    curl_multi_setopt(r->multi, CURLMOPT_MAXCONNECTS, 256L);
-    curl_multi_setopt(r->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
-    curl_multi_setopt(r->multi, CURLMOPT_SOCKETDATA, r);
-    curl_multi_setopt(r->multi, CURLMOPT_TIMERFUNCTION, watch_time);
-    curl_multi_setopt(r->multi, CURLMOPT_TIMERDATA, r);
+    if (tty)
+        fprintf(stderr, "\r%*s\r", 76, "");
+    else if (r->conf->progress)
+        fprintf(stderr, "%s: %zu requests, %.0f s\n", r->conf->progress, r->n_finished, now_s());
 }
 
-static void close_run(struct run *r)
+enum sl_err sl_client_run_conf(const struct sl_client_conf *conf, struct sl_job *jobs, size_t n)
 {
-    curl_multi_cleanup(r->multi);
-    close(r->epoll_fd);
-    sl_free(r->order);
+    struct run r = {.conf = conf, .jobs = jobs, .n = n, .curl_at_s = INFINITY};
+    r.order = sl_xcalloc(n + 1, sizeof *r.order);
+    r.leaving = sl_xcalloc(n + 1, sizeof *r.leaving);
+    r.idle = sl_xcalloc(n + 1, sizeof(CURL *));
+    for (size_t i = 0; i < n; i++)
+        r.order[i] = (uint32_t)i;
+    qsort_r(r.order, n, sizeof *r.order, by_time, jobs);
+    r.multi = curl_multi_init();
+    r.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    curl_multi_setopt(r.multi, CURLMOPT_MAXCONNECTS, MAX_IDLE_CONNECTIONS);
+    curl_multi_setopt(r.multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(r.multi, CURLMOPT_SOCKETDATA, &r);
+    curl_multi_setopt(r.multi, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(r.multi, CURLMOPT_TIMERDATA, &r);
+    run_start_s = 0;
+    run_start_s = now_s();
+    run_jobs(&r);
+    bool answered = n == 0;
+    for (size_t i = 0; i < n; i++) {
+        if (jobs[i].started && !jobs[i].finished)
+            finish(&r, &jobs[i], r.over ? "left on purpose" : "no end within the bench's time limit");
+        else if (!jobs[i].started)
+            snprintf(jobs[i].error, sizeof jobs[i].error, "not sent within the bench's time limit");
+        answered |= jobs[i].status != 0;
+    }
+    for (size_t i = 0; i < r.n_idle; i++)
+        curl_easy_cleanup(r.idle[i]);
+    curl_multi_cleanup(r.multi);
+    close(r.epoll_fd);
+    sl_free(r.order);
+    sl_free(r.leaving);
+    sl_free(r.idle);
+    return answered ? SL_OK : SL_EPEER;
 }
 
 enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_job *jobs, size_t n,
                           double timeout_s, const char *progress)
 {
-    struct run r = {.base_url = base_url, .api_key = api_key};
-    bool tty = isatty(STDERR_FILENO);
-    double next_line = 1.0;
-    open_run(&r, jobs, n);
-    run_start_s = 0;
-    run_start_s = now_s();
-    while (r.n_finished < n && !r.over && now_s() < timeout_s) {
-        start_due(&r);
-        double until = fmin(fmin(timeout_s, now_s() + 1), r.curl_due_s);
-        if (r.n_started < n)
-            until = fmin(until, r.order[r.n_started]->at_s);
-        round_until(&r, fmin(until, leave_due(&r, now_s())));
-        if (progress && tty && now_s() >= next_line) {
-            fprintf(stderr, "\r%s: %zu of %zu sent, %zu done, %.0f s ", progress, r.n_started, n,
-                    r.n_finished, now_s());
-            next_line += 1.0;
-        }
-    }
-    if (progress && tty)
-        fprintf(stderr, "\r%*s\r", 76, "");
-    else if (progress)
-        fprintf(stderr, "%s: %zu requests, %.0f s\n", progress, r.n_finished, now_s());
-    bool answered = n == 0, over = r.over;
-    for (size_t i = 0; i < n; i++) {
-        if (jobs[i].started && !jobs[i].finished)
-            finish(&r, &jobs[i], over ? "left on purpose" : "no end within the bench's time limit");
-        else if (!jobs[i].started)
-            snprintf(jobs[i].error, sizeof jobs[i].error, "not sent within the bench's time limit");
-        answered |= jobs[i].status != 0;
-    }
-    close_run(&r);
-    return answered ? SL_OK : SL_EPEER;
+    const struct sl_client_conf conf = {
+        .base_url = base_url, .api_key = api_key, .timeout_s = timeout_s, .progress = progress};
+    return sl_client_run_conf(&conf, jobs, n);
 }
 
 static size_t on_fetch(char *p, size_t size, size_t n, void *arg)

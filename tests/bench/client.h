@@ -1,7 +1,7 @@
 /* tests/bench/client.h - sends completion requests to an OpenAI-compatible server at planned times and takes
  * down when each token came.
  *
- * One thread, libcurl's multi interface. Times are seconds from the start of the run on this process's
+ * One thread, libcurl's multi interface over epoll. Times are seconds from the start of the run on this process's
  * monotonic clock. */
 #ifndef SLUICE_TESTS_BENCH_CLIENT_H
 #define SLUICE_TESTS_BENCH_CLIENT_H
@@ -26,6 +26,8 @@ struct sl_job {
     bool ends_run;       /* when this one has its answer, the others leave */
 
     /* came back */
+    double
+        ready_s; /* at_s, or later when as many as may run at a time did so: sent_s less this is send lag */
     double sent_s, done_s;
     long status;       /* HTTP status, 0 = no answer */
     double *token_s;   /* arrival time of each token */
@@ -37,6 +39,7 @@ struct sl_job {
     char request_id[80]; /* X-Request-Id of the answer */
     char error[256];     /* one sentence when it failed */
     uint32_t prompt_tokens, cached_tokens;
+    uint32_t completion_tokens; /* as the server counts; 0 = it does not say */
 
     /* inside */
     struct sl_buf raw;
@@ -53,9 +56,19 @@ static inline bool sl_job_ok(const struct sl_job *j)
     return j->status == 200 && j->error[0] == 0 && j->finish[0] != 0;
 }
 
-/* Runs all jobs against base_url ("http://127.0.0.1:8000") and returns when every one has ended or timeout_s
- * has passed (the rest get an error). api_key may be NULL. progress names the run on stderr: live on a
- * terminal, else one line at its end. SL_EPEER when not one could connect. */
+struct sl_client_conf {
+    const char *base_url; /* "http://127.0.0.1:8000" */
+    const char *api_key;  /* (optional) */
+    const char *progress; /* (optional) names the run on stderr: live on a terminal, else a line at its end */
+    double timeout_s;     /* of the whole run; who has no answer then gets an error */
+    size_t max_running;   /* requests at a time, the others wait for a free place; 0 = any number */
+    bool insecure;        /* take any TLS certificate */
+};
+
+/* Runs all jobs and returns when every one has ended. SL_EPEER when not one could connect. */
+SL_MUST_CHECK enum sl_err sl_client_run_conf(const struct sl_client_conf *conf, struct sl_job *jobs,
+                                             size_t n);
+/* The same with what most callers need of it. */
 SL_MUST_CHECK enum sl_err sl_client_run(const char *base_url, const char *api_key, struct sl_job *jobs,
                                         size_t n, double timeout_s, const char *progress);
 

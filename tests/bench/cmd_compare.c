@@ -66,6 +66,7 @@ struct arm {
     int32_t **ids; /* per request of the first round: token ids, for the comparison with the first arm */
     uint64_t **digest;
     size_t *n_ids;
+    json_t *requests; /* [prompt tokens, TTFT in ms] of each answer, for the report */
 };
 
 /* Reads the decision record of each request that moved pages. */
@@ -138,6 +139,16 @@ static void plan_round(const struct options *o, uint32_t round, const struct sl_
     }
 }
 
+static void keep_requests(struct arm *a, const struct sl_job *jobs, size_t n)
+{
+    if (!a->requests)
+        a->requests = json_array();
+    for (size_t i = 0; i < n; i++)
+        if (sl_job_ok(&jobs[i]) && jobs[i].n_tokens)
+            json_array_append_new(a->requests, json_pack("[I, f]", (json_int_t)jobs[i].prompt_tokens,
+                                                         (jobs[i].token_s[0] - jobs[i].at_s) * 1e3));
+}
+
 static void print_table(struct arm *arms, size_t n)
 {
     sl_job_stats_print_head();
@@ -150,8 +161,11 @@ static json_t *report(const struct options *o, struct arm *arms, size_t n, const
                       uint64_t differences, const char *nodes)
 {
     json_t *modes = json_object();
-    for (size_t a = 0; a < n; a++)
-        json_object_set_new(modes, arms[a].mode, sl_job_stats_report(&arms[a].stats));
+    for (size_t a = 0; a < n; a++) {
+        json_t *felt = sl_job_stats_report(&arms[a].stats);
+        json_object_set(felt, "by_request", arms[a].requests);
+        json_object_set_new(modes, arms[a].mode, felt);
+    }
     return json_pack("{s:s, s:o, s:I, s:s, s:{s:f, s:i, s:i, s:s, s:s, s:I, s:f}}", "model", model, "modes",
                      modes, "differences", (json_int_t)differences, "nodes", nodes, "load", "rate", o->rate,
                      "requests", (int)o->requests, "rounds", (int)o->rounds, "prompt_tokens",
@@ -227,6 +241,7 @@ static int run(const void *options, struct sl_why *why)
             snprintf(label, sizeof label, "round %u of %u, %s", round + 1, o->rounds, arms[a].mode);
             enum sl_err e = sl_agents_run(agents, jobs, o->requests, o->timeout_s, label, why);
             sl_job_stats_add(&arms[a].stats, jobs, o->requests);
+            keep_requests(&arms[a], jobs, o->requests);
             measure_handover(&router, &arms[a], jobs, o->requests);
             if (!arms[a].cached || round == 0)
                 differences += compare_answers(arms, a, jobs, o->requests);
@@ -263,8 +278,10 @@ tell:
     if (differences)
         sl_why_set(why, SL_EDIGEST, "%" PRIu64 " answers differ between the modes", differences);
 done:
-    for (size_t a = 0; a < n_arms; a++)
+    for (size_t a = 0; a < n_arms; a++) {
         sl_job_stats_fini(&arms[a].stats);
+        json_decref(arms[a].requests);
+    }
     for (uint32_t i = 0; i < o->requests; i++) {
         sl_free(arms[0].ids[i]);
         sl_free(arms[0].digest[i]);

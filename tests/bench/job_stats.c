@@ -11,6 +11,8 @@ static const char *const key[SL_N_FELT] = {"ttft_ms",    "second_token_ms", "tpo
                                            "gap_max_ms", "send_lag_ms",     "handover_ms"};
 static const char *const name[SL_N_FELT] = {"TTFT",        "2nd token", "TPOT",    "ITL",
                                             "longest gap", "send lag",  "handover"};
+#define CDF_STEP 5 /* percent between the quantiles that a report draws */
+
 static const double percentiles[] = {50, 90, 99, 100};
 static const char *const percentile_key[] = {"p50", "p90", "p99", "max"};
 
@@ -103,6 +105,10 @@ json_t *sl_job_stats_report(struct sl_job_stats *s)
             double v = sl_samples_percentile(&s->felt[k], percentiles[q]);
             json_object_set_new(p, percentile_key[q], isnan(v) ? json_null() : json_real(v));
         }
+        json_t *cdf = json_array();
+        for (unsigned q = 0; q <= 100 && s->felt[k].n; q += CDF_STEP)
+            json_array_append_new(cdf, json_real(sl_samples_percentile(&s->felt[k], q)));
+        json_object_set_new(p, "cdf", cdf);
         json_object_set_new(doc, key[k], p);
     }
     json_object_set_new(doc, "tokens_per_s", json_real(tokens_per_s(s)));

@@ -32,6 +32,7 @@ void sl_job_stats_fini(struct sl_job_stats *s);
 
 void sl_job_stats_print_head(void);
 void sl_job_stats_print(struct sl_job_stats *s, const char *arm);
+/* {"ttft_ms": {"p50", "p90", "p99", "max", "cdf": quantiles at 0, 5, .. 100 %}, .., "tokens_per_s", ..} */
 json_t *sl_job_stats_report(struct sl_job_stats *s);
 
 #endif

@@ -12,10 +12,14 @@ static const struct sl_bench_command *const commands[] = {
     &sl_bench_steps,
     &sl_bench_speculation,
 #ifdef SL_BENCH_CLUSTER
+    &sl_bench_serve,
+    &sl_bench_sweep,
     &sl_bench_compare,
     &sl_bench_replay,
+    &sl_bench_report,
     &sl_bench_equal,
     &sl_bench_stall,
+    &sl_bench_link,
     &sl_bench_agent,
     &sl_bench_simulate,
     &sl_bench_policies,
@@ -38,6 +42,23 @@ static void help(FILE *out)
           out);
 }
 
+/* The words of a command that takes some, as items of its list option; the array is the caller's. */
+static char **with_words(const struct sl_bench_command *c, int *argc, char **argv)
+{
+    char **out = sl_xcalloc((size_t)*argc * 2 + 1, sizeof *out);
+    int n = 0;
+    bool value = false; /* of the option before it */
+    for (int i = 0; i < *argc; i++) {
+        bool option = argv[i][0] == '-';
+        if (c->words && i > 0 && !option && !value)
+            out[n++] = (char *)c->words;
+        out[n++] = c->words && strcmp(argv[i], "-o") == 0 ? (char *)"--out" : argv[i];
+        value = option && !strchr(argv[i], '=');
+    }
+    *argc = n;
+    return out;
+}
+
 static int run(const struct sl_bench_command *c, int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
@@ -50,8 +71,10 @@ static int run(const struct sl_bench_command *c, int argc, char **argv)
     void *options = sl_xcalloc(1, c->options_bytes);
     struct sl_why why = {0};
     int rc = SL_BENCH_USAGE;
-    if (sl_conf_load(c->options, NULL, argc, argv, options, &why) == SL_OK)
+    char **words = with_words(c, &argc, argv);
+    if (sl_conf_load(c->options, NULL, argc, words, options, &why) == SL_OK)
         rc = c->run(options, &why);
+    sl_free(words);
     if (rc == SL_BENCH_UNREACHABLE && !why.text[0])
         sl_why_set(&why, SL_EPEER, "the server does not answer");
     if (rc != SL_BENCH_OK && why.text[0])

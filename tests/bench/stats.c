@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/mem.h"
+#include "common/base/order.h"
 
 void sl_samples_add(struct sl_samples *s, double v)
 {
@@ -21,17 +22,11 @@ void sl_samples_fini(struct sl_samples *s)
     *s = (struct sl_samples){0};
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double sl_samples_percentile(struct sl_samples *s, double q)
 {
     if (s->n == 0)
         return NAN;
-    qsort(s->v, s->n, sizeof *s->v, by_value);
+    qsort(s->v, s->n, sizeof *s->v, sl_order_f64);
     double rank = q / 100.0 * (double)(s->n - 1);
     size_t lo = (size_t)rank;
     if (lo + 1 >= s->n)
@@ -45,4 +40,12 @@ double sl_samples_mean(const struct sl_samples *s)
     for (size_t i = 0; i < s->n; i++)
         sum += s->v[i];
     return s->n ? sum / (double)s->n : NAN;
+}
+
+double sl_samples_std(const struct sl_samples *s)
+{
+    double mean = sl_samples_mean(s), sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += (s->v[i] - mean) * (s->v[i] - mean);
+    return s->n ? sqrt(sum / (double)s->n) : 0;
 }

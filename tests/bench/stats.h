@@ -15,5 +15,6 @@ void sl_samples_fini(struct sl_samples *s);
  * Sorts. */
 double sl_samples_percentile(struct sl_samples *s, double q);
 double sl_samples_mean(const struct sl_samples *s);
+double sl_samples_std(const struct sl_samples *s); /* of the samples themselves, over n; 0 when empty */
 
 #endif

@@ -36,6 +36,13 @@ class Replay(unittest.TestCase):
             self.assertAlmostEqual(doc["requests"][1][0], (50.9951690 - 46.6805900) / 4, 5)
             self.assertEqual((doc["felt"]["requests"], doc["felt"]["errors"]), (3, 0))
             self.assertEqual(len(doc["alone"]), 2)
+            link = os.path.join(c.folder, "link.json")
+            subprocess.run([program("sluice-bench"), "link", "--url", c.url, "--requests", "2", "--prompt-tokens", "48", "--json", link], check=True,
+                           capture_output=True)
+            with open(link) as f:
+                pair, = json.load(f)["pairs"]
+            self.assertEqual((pair["prefill"], pair["decode"], pair["failed"]), ("p0", "d0", 0))
+            self.assertGreaterEqual(pair["pages"], 2 * 3)
             self.assertTrue(all(row[7] is not None for row in doc["requests"]))  # what was predicted when it was placed
             self.assertIn("not the trace itself: speed 4", r.stdout)
 
@@ -46,6 +53,14 @@ class Replay(unittest.TestCase):
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
             self.assertEqual(doc["felt"]["errors"], 0)
             self.assertEqual(doc["felt"]["cached_tokens"], 2 * 32)
+            # and a load as vllm bench serve makes it, whose prompts the router counts
+            r = subprocess.run([program("sluice-bench"), "serve", "--base-url", c.url, "--num-prompts", "4", "--random-input-len", "9",
+                                "--random-output-len", "5", "--save-result", "--result-dir", c.folder, "--result-filename", "serve.json"],
+                               capture_output=True, text=True)
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            with open(os.path.join(c.folder, "serve.json")) as f:
+                doc = json.load(f)
+            self.assertEqual((doc["completed"], doc["total_output_tokens"], doc["sluice"]["chunks"]), (4, 20, 20))
 
     def test_snapshot_of_a_cluster_can_be_simulated(self):
         with Cluster() as c:

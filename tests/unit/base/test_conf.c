@@ -235,6 +235,28 @@ static void load_file_that_cannot_be_read_is_refused(void **state)
     sl_free(big);
 }
 
+static void load_words_behind_a_list_are_its_items_and_a_bare_bool_is_true(void **state)
+{
+    (void)state;
+    struct target t;
+    struct sl_why why;
+    static const char *const words[] = {"--peers", "x,y", "z", "--exact", "--any", "7", NULL};
+    assert_int_equal(load(&t, &why, "exact = false\n", words), SL_OK);
+    assert_int_equal(t.peers.n, 3);
+    assert_string_equal(t.peers.items[2], "z");
+    assert_true(t.exact);
+    assert_int_equal(t.any, 7);
+    sl_conf_fini(opts, &t);
+    static const char *const last[] = {"--exact=false", "--peers=q", "r", NULL};
+    assert_int_equal(load(&t, &why, NULL, last), SL_OK);
+    assert_int_equal(t.peers.n, 2);
+    assert_false(t.exact);
+    sl_conf_fini(opts, &t);
+    static const char *const wrong[] = {"--exact", "maybe", NULL};
+    assert_int_equal(load(&t, &why, NULL, wrong), SL_ECONFIG);
+    sl_conf_fini(opts, &t);
+}
+
 static void load_wrong_command_lines_are_refused(void **state)
 {
     (void)state;
@@ -348,6 +370,7 @@ int main(void)
         cmocka_unit_test(load_values_at_the_edges),
         cmocka_unit_test(load_wrong_file_names_the_line_and_says_what_to_do),
         cmocka_unit_test(load_file_that_cannot_be_read_is_refused),
+        cmocka_unit_test(load_words_behind_a_list_are_its_items_and_a_bare_bool_is_true),
         cmocka_unit_test(load_wrong_command_lines_are_refused),
         cmocka_unit_test(config_argument_is_found_and_skipped),
         cmocka_unit_test(help_names_every_option_with_its_default),
