@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The figures of README and docs/benchmarks.md, beside llama.cpp in the same run: medians, both sides taking turns.
 
-  tests/bench/bars.py engine|stall|handover [--rounds N] [--models LIST] [--model FILE] [--kv TYPE] [--alone] [--json FILE]
+  tests/bench/bars.py engine|stall|handover|client [--rounds N] [--models LIST] [--model FILE] [--kv TYPE] [--alone] [--json FILE]
 
 engine    prompt of 512 tokens, decode at batch 1, 8, 32 and at batch 1 over 4096 tokens; SmolLM2's shape and a 1B one in Q4_1, Q4_0, Q8_0, bf16; each
           beside its bar. Models are made with random weights where the real file is not there. With --kv q8 llama.cpp gets the better of f16 and q8_0
 stall     a 4096-token prompt into 7 decoding streams: one Sluice node with 2 threads, llama-server at its defaults and with batches of 128
 handover  first to second token in pd mode, by the router's clock (decision records)
+client    what sluice-bench itself costs: on core 0, 500 streams of a paced server on core 1, 10 tokens/s each; P99 of the send lag below 1 ms
 
 Uses build/release/bin (or SLUICE_BIN) and brings llama.cpp by peer.py (or takes SLUICE_PEER).
 """
@@ -23,6 +24,7 @@ import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "cluster"))
 import harness  # noqa: E402
+import paced  # noqa: E402
 import peer  # noqa: E402
 
 THREADS = 2
@@ -207,9 +209,31 @@ def handover(args):
         return json.load(f)["modes"]["pd"]["handover_ms"]
 
 
+def client(args):
+    rows = []
+    with paced.Paced(harness.program("sluice-paced-server"), prefix=("taskset", "-c", "1"), ttft_ms=100, pace_ms=100) as server, \
+            tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.rounds):  # 50 requests/s of 10 s each
+            output("taskset", "-c", "0", harness.program("sluice-bench"), "serve", "--base-url", server.url, "--num-prompts", "1500", "--request-rate",
+                   "50", "--random-input-len", "32", "--random-output-len", "100", "--disable-tqdm", "--save-result", "--result-dir", folder,
+                   "--result-filename", "r.json")
+            with open(os.path.join(folder, "r.json")) as f:
+                doc = json.load(f)
+            ours = doc["sluice"]
+            rows.append({"lag_p99_ms": ours["send_lag_ms"]["p99"], "lag_p50_ms": ours["send_lag_ms"]["p50"], "streams": doc["max_concurrent_requests"],
+                         "tokens_per_s": doc["max_output_tokens_per_s"], "cpu_s_per_1000_streams": ours["client_cpu_s_per_1000_streams"],
+                         "cpu_share": ours["client_cpu_s"] / doc["duration"], "itl_p99_ms": doc["p99_itl_ms"]})
+            print({k: round(v, 3) for k, v in rows[-1].items()}, file=sys.stderr)
+    m = {k: statistics.median(r[k] for r in rows) for k in rows[0]}
+    print(f"{m['streams']:.0f} streams at most, {m['tokens_per_s']:.0f} tokens/s: send lag P50 {m['lag_p50_ms']:.2f}, P99 {m['lag_p99_ms']:.2f} ms "
+          f"({'met' if m['lag_p99_ms'] < 1 else 'not met'}: below 1); {m['cpu_s_per_1000_streams']:.2f} CPU s per 1000 streams of 100 tokens, "
+          f"{100 * m['cpu_share']:.0f} % of a core")
+    return m
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=("engine", "stall", "handover"))
+    p.add_argument("what", choices=("engine", "stall", "handover", "client"))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--models", default=",".join(MODELS), help="of engine: " + ", ".join(MODELS))
     p.add_argument("--model", default=DEFAULT_MODEL, help="of stall and handover")
@@ -217,7 +241,7 @@ def main():
     p.add_argument("--alone", action="store_true", help="stall without llama-server")
     p.add_argument("--json")
     args = p.parse_args()
-    result = {"engine": engine, "stall": stall, "handover": handover}[args.what](args)
+    result = {"engine": engine, "stall": stall, "handover": handover, "client": client}[args.what](args)
     if args.json:
         with open(args.json, "w") as f:
             json.dump(result, f, indent=1)

@@ -131,6 +131,8 @@ static enum sl_err make_jobs(struct sweep *s, uint64_t seed, double rate, const 
                                        .n = o->requests,
                                        .seed = seed,
                                        .input_tokens = (s->prompt.lo + s->prompt.hi) / 2,
+                                       .range_ratio = (double)(s->prompt.hi - s->prompt.lo) /
+                                                      ((double)s->prompt.hi + s->prompt.lo),
                                        .output_tokens = (s->output.lo + s->output.hi) / 2};
     enum sl_err e = ids ? SL_OK : sl_load_open(&words, &load, why);
     struct sl_draw d = {seed, 0, 0};

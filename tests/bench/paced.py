@@ -3,8 +3,8 @@ import subprocess
 
 
 class Paced:
-    def __init__(self, program, **options):
-        self.argv = [program, *(f"--{k.replace('_', '-')}={v}" for k, v in options.items())]
+    def __init__(self, program, prefix=(), **options):
+        self.argv = [*prefix, program, *(f"--{k.replace('_', '-')}={v}" for k, v in options.items())]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, text=True)

@@ -11,6 +11,7 @@
 #include "common/base/order.h"
 
 #define WIDTH      640.0
+#define WIDE       1280.0 /* of a time line, which has the page's width */
 #define HEIGHT     340.0
 #define LEFT       62.0
 #define RIGHT      16.0
@@ -34,8 +35,10 @@ struct sl_chart_series *sl_chart_series(struct sl_chart *c, const char *name)
     for (size_t i = 0; i < c->n; i++)
         if (strcmp(c->series[i].name, name) == 0)
             return &c->series[i];
-    if (c->n == SL_CHART_SERIES)
+    if (c->n == SL_CHART_SERIES) {
+        c->more = true;
         return NULL;
+    }
     struct sl_chart_series *s = &c->series[c->n++];
     snprintf(s->name, sizeof s->name, "%s", name);
     return s;
@@ -313,6 +316,10 @@ void sl_chart_write(struct sl_chart *c, struct sl_buf *out)
             sl_html_escape(out, c->about);
             sl_buf_puts(out, "</p>");
         }
+        if (c->more)
+            sl_buf_printf(out,
+                          "<p class=\"about\">The first %d series; those of later files are left out.</p>",
+                          SL_CHART_SERIES);
         table(out, c);
         sl_buf_puts(out, "</figure>\n");
     }
@@ -327,7 +334,7 @@ void sl_timeline_write(const char *title, const struct sl_timeline_row *rows, si
                        struct sl_buf *out)
 {
     size_t shown = n < ROWS ? n : ROWS;
-    struct scale x = {INFINITY, 0, 8, WIDTH - RIGHT, false};
+    struct scale x = {INFINITY, 0, 8, WIDE - RIGHT, false};
     for (size_t i = 0; i < shown; i++) {
         x.low = fmin(x.low, rows[i].start_s);
         x.high = fmax(x.high, fmax(rows[i].end_s, rows[i].start_s));
@@ -338,7 +345,7 @@ void sl_timeline_write(const char *title, const struct sl_timeline_row *rows, si
     sl_buf_puts(out, "<figure class=\"wide\"><figcaption>");
     sl_html_escape(out, title);
     sl_buf_printf(out, "</figcaption><svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" role=\"img\"><title>",
-                  WIDTH, base + 34);
+                  WIDE, base + 34);
     sl_html_escape(out, title);
     sl_buf_printf(
         out,
@@ -352,7 +359,7 @@ void sl_timeline_write(const char *title, const struct sl_timeline_row *rows, si
         grid_line(out, at(&x, v), TOP, at(&x, v), base);
         label(out, at(&x, v), base + 14, "middle", text);
     }
-    label(out, WIDTH / 2, base + 30, "middle", "seconds");
+    label(out, WIDE / 2, base + 30, "middle", "seconds");
     for (size_t i = 0; i < shown; i++) {
         const struct sl_timeline_row *r = &rows[i];
         double top = TOP + (double)i * ROW_H, t = r->first_s;

@@ -32,6 +32,7 @@ struct sl_chart {
     double mark_y; /* a horizontal line there; NaN = none */
     struct sl_chart_series series[SL_CHART_SERIES];
     size_t n;
+    bool more; /* series that did not fit */
 };
 
 /* NULL when there are SL_CHART_SERIES of other names: what does not fit is left out, and the chart says so. */
