@@ -69,7 +69,8 @@ static void touch_part(void *arg, uint32_t item, unsigned worker)
 {
     (void)worker;
     struct touch_job *j = arg;
-    size_t at = item * TOUCH_ITEM_BYTES, n = j->bytes - at < TOUCH_ITEM_BYTES ? j->bytes - at : TOUCH_ITEM_BYTES;
+    size_t at = item * TOUCH_ITEM_BYTES,
+           n = j->bytes - at < TOUCH_ITEM_BYTES ? j->bytes - at : TOUCH_ITEM_BYTES;
     if (!sl_huge_touch(j->p + at, n))
         j->failed = 1;
 }

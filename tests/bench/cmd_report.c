@@ -609,8 +609,9 @@ static void engine(struct page *p)
             sl_html_escape(&p->html, p->files[i].name);
             sl_buf_puts(&p->html, ": ");
             sl_html_escape(&p->html, text_or(p->files[i].doc, "model", "?"));
-            sl_buf_printf(&p->html, ", %s, KV %s, %g threads</p>\n", text_or(p->files[i].doc, "backend", "?"),
-                          text_or(p->files[i].doc, "kv", "?"), num(p->files[i].doc, "threads"));
+            sl_buf_printf(&p->html, ", %s, KV %s, %lld threads</p>\n",
+                          text_or(p->files[i].doc, "backend", "?"), text_or(p->files[i].doc, "kv", "?"),
+                          (long long)json_integer_value(get(p->files[i].doc, "threads")));
         }
     sl_buf_puts(&p->html, "<div class=\"charts\">");
     struct sl_chart c = chart("Decode", "sequences in the batch", "tokens/s");

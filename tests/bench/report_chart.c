@@ -191,6 +191,8 @@ static void draw(struct sl_buf *out, const struct sl_chart *c, size_t k, const s
                  const struct scale *y)
 {
     const struct sl_chart_series *s = &c->series[k];
+    if (s->n == 0)
+        return;
     for (size_t i = 0; i < s->n; i++) {
         const struct sl_chart_point *p = &s->points[i];
         if (isfinite(p->low) && isfinite(p->high)) {
@@ -218,6 +220,8 @@ static void legend(struct sl_buf *out, const struct sl_chart *c)
 {
     sl_buf_puts(out, "<ul class=\"legend\">");
     for (size_t k = 0; k < c->n; k++) {
+        if (c->series[k].n == 0)
+            continue;
         sl_buf_printf(out, "<li><svg width=\"26\" height=\"12\" aria-hidden=\"true\">");
         if (!c->series[k].dotted)
             sl_buf_printf(out, "<path class=\"s%zu\" d=\"M1 6H25\"/>", k);
@@ -281,7 +285,7 @@ static void find_scales(const struct sl_chart *c, struct scale *x, struct scale 
         x->low = c->log_x ? x->low / 2 : x->low - 1;
         x->high = c->log_x ? x->high * 2 : x->high + 1;
     }
-    if (c->y_percent && y->high > 0.5)
+    if (c->y_percent && y->high >= 0.5)
         y->high = 1;
     else
         y->high = y->high > 0 ? y->high * 1.06 : 1;
@@ -347,12 +351,15 @@ void sl_timeline_write(const char *title, const struct sl_timeline_row *rows, si
     sl_buf_printf(out, "</figcaption><svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" role=\"img\"><title>",
                   WIDE, base + 34);
     sl_html_escape(out, title);
+    char marks[80] = "";
+    if (isfinite(slow_s))
+        snprintf(marks, sizeof marks, ", with a dark mark where the next token took more than %.3g ms",
+                 slow_s * 1e3);
     sl_buf_printf(
         out,
-        "</title><desc>One bar for each of %zu requests in order of sending: pale while it waits for "
-        "its first token, strong while tokens come, with a dark mark where the next token took more "
-        "than %.3g ms.</desc>",
-        shown, slow_s * 1e3);
+        "</title><desc>One bar for each of %zu requests in order of sending: pale while it waits for its "
+        "first token, strong while tokens come%s.</desc>",
+        shown, marks);
     for (double v = ceil(x.low / step) * step; v <= x.high; v += step) {
         char text[32];
         snprintf(text, sizeof text, "%.4g", v);
@@ -380,12 +387,13 @@ void sl_timeline_write(const char *title, const struct sl_timeline_row *rows, si
             t += r->gaps_s[k];
         }
     }
-    sl_buf_printf(
-        out,
-        "</svg><ul class=\"legend\"><li><i class=\"key wait\"></i>waits for its first token</li><li><i "
-        "class=\"key f0\"></i>tokens come</li><li><i class=\"key slow\"></i>next token after more than %.3g "
-        "ms</li></ul>",
-        slow_s * 1e3);
+    sl_buf_puts(
+        out, "</svg><ul class=\"legend\"><li><i class=\"key wait\"></i>waits for its first token</li><li><i "
+             "class=\"key f0\"></i>tokens come</li>");
+    if (isfinite(slow_s))
+        sl_buf_printf(out, "<li><i class=\"key slow\"></i>next token after more than %.3g ms</li>",
+                      slow_s * 1e3);
+    sl_buf_puts(out, "</ul>");
     if (shown < n)
         sl_buf_printf(out, "<p class=\"about\">The first %zu of %zu requests.</p>", shown, n);
     sl_buf_puts(out, "</figure>\n");

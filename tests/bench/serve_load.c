@@ -218,7 +218,7 @@ static enum sl_err each_line(struct maker *m,
         else if (*line)
             e = take(m, line, number, why);
     }
-    free(line);
+    sl_free(line);
     fclose(f);
     return e;
 }
