@@ -61,7 +61,7 @@ static const char style[] =
     "sans-serif}h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:34px 0 8px;border-bottom:1px solid "
     "var(--line);"
     "padding-bottom:4px}.dim,.about{color:var(--dim);margin:4px 0}.about{font-size:13px}"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr));gap:18px}"
+    ".charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr));gap:18px}"
     "figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px "
     "14px;min-width:0}"
     "figure.wide{grid-column:1/-1}figcaption{font-weight:600}svg.chart{width:100%;height:auto;display:block}"
@@ -82,7 +82,8 @@ static const char style[] =
     ".failed{stroke:var(--c4);stroke-width:1.6}"
     "table{border-collapse:collapse;font-size:13px;margin:8px 0}th,td{text-align:right;padding:3px 10px;"
     "border-bottom:1px solid "
-    "var(--line);font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}"
+    "var(--line);font-variant-numeric:tabular-nums}th:first-child,td:first-child,.scroll "
+    "td:nth-child(2),.scroll th:nth-child(2){text-align:left}"
     "thead th{color:var(--dim);font-weight:600}.scroll{overflow-x:auto}details{margin-top:6px;font-size:13px}"
     "summary{cursor:pointer;color:var(--dim)}";
 
@@ -176,7 +177,7 @@ static void cell_n(struct page *p, double v)
     if (isnan(v))
         sl_buf_puts(&p->html, "<td>-</td>");
     else
-        sl_buf_printf(&p->html, fabs(v) >= 1000 ? "<td>%.0f</td>" : "<td>%.4g</td>", v);
+        sl_buf_printf(&p->html, fabs(v) >= 100 ? "<td>%.0f</td>" : "<td>%.3g</td>", v);
 }
 
 static void table_begin(struct page *p, const char *const *heads)
@@ -295,15 +296,16 @@ static void capacities_table(struct page *p)
     static const char *const heads[] = {
         "arm",           "file", "highest rate, requests/s", "95 % interval", "over the first arm",
         "95 % interval", NULL};
-    if (!has(p, 1u << SWEEP))
-        return;
-    heading(p, "Capacity");
+    bool any = false;
     for (size_t i = 0; i < p->n; i++) {
         const struct file *f = &p->files[i];
         json_t *c;
         size_t k;
-        if (f->kind != SWEEP)
+        if (f->kind != SWEEP || json_array_size(get(f->doc, "capacities")) == 0)
             continue;
+        if (!any)
+            heading(p, "Capacity");
+        any = true;
         const json_t *slo = get(f->doc, "slo");
         sl_buf_printf(&p->html,
                       "<p class=\"dim\">The highest rate at which %.4g %% of the requests meet all "
@@ -435,7 +437,9 @@ static void over_rate(struct page *p)
             }
         }
         if (f->kind == SERVE && !isnan(num(f->doc, "request_rate"))) {
-            const char *label = text_or(f->doc, "label", text_or(f->doc, "backend", "serve"));
+            char label[100];
+            snprintf(label, sizeof label, "serve %.60s",
+                     text_or(f->doc, "label", text_or(f->doc, "backend", "")));
             double rate = num(f->doc, "request_rate");
             sl_chart_add(sl_chart_series(&good, label), rate, num(f->doc, "request_goodput"));
             sl_chart_add(sl_chart_series(&share, label), rate, num(get(f->doc, "sluice"), "slo_attainment"));

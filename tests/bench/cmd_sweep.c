@@ -126,7 +126,8 @@ static enum sl_err make_jobs(struct sweep *s, uint64_t seed, double rate, const 
     struct sl_load load = {0};
     double *at_s = sl_xcalloc(o->requests, sizeof *at_s);
     bool ids = s->model.n_vocab > FIRST_TEXT_ID;
-    sl_load_arrivals(&(struct sl_arrivals){.rate = rate, .burstiness = 1}, seed, at_s, o->requests);
+    sl_load_arrivals(&(struct sl_arrivals){.rate = rate, .burstiness = 1, .exact_end = true}, seed, at_s,
+                     o->requests);
     const struct sl_load_conf words = {.dataset = SL_DATASET_RANDOM,
                                        .n = o->requests,
                                        .seed = seed,

@@ -30,6 +30,25 @@ struct scale {
 
 /* ---- series ---- */
 
+/* The one of the mode that the name speaks of, else the first free one behind those. */
+static unsigned choose_look(const struct sl_chart *c, const char *name)
+{
+    static const char *const modes[] = {"pd", "colocated", "hybrid"};
+    bool taken[SL_CHART_SERIES] = {false};
+    for (size_t i = 0; i < c->n; i++)
+        taken[c->series[i].look] = true;
+    for (unsigned m = SL_COUNTOF(modes); m-- > 0;)
+        if (strstr(name, modes[m]) && !taken[m])
+            return m;
+    for (unsigned i = SL_COUNTOF(modes); i < SL_CHART_SERIES; i++)
+        if (!taken[i])
+            return i;
+    unsigned look = 0;
+    while (taken[look])
+        look++;
+    return look;
+}
+
 struct sl_chart_series *sl_chart_series(struct sl_chart *c, const char *name)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -39,7 +58,9 @@ struct sl_chart_series *sl_chart_series(struct sl_chart *c, const char *name)
         c->more = true;
         return NULL;
     }
-    struct sl_chart_series *s = &c->series[c->n++];
+    struct sl_chart_series *s = &c->series[c->n];
+    s->look = choose_look(c, name);
+    c->n++;
     snprintf(s->name, sizeof s->name, "%s", name);
     return s;
 }
@@ -191,18 +212,19 @@ static void draw(struct sl_buf *out, const struct sl_chart *c, size_t k, const s
                  const struct scale *y)
 {
     const struct sl_chart_series *s = &c->series[k];
+    unsigned look = s->look;
     if (s->n == 0)
         return;
     for (size_t i = 0; i < s->n; i++) {
         const struct sl_chart_point *p = &s->points[i];
         if (isfinite(p->low) && isfinite(p->high)) {
             double px = at(x, p->x), lo = at(y, fmax(p->low, y->low)), hi = at(y, fmin(p->high, y->high));
-            sl_buf_printf(out, "<path class=\"s%zu thin\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>", k, px,
-                          lo, hi, px - 4, lo);
+            sl_buf_printf(out, "<path class=\"s%u thin\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>", look,
+                          px, lo, hi, px - 4, lo);
         }
     }
     if (!s->dotted) {
-        sl_buf_printf(out, "<path class=\"s%zu\" d=\"", k);
+        sl_buf_printf(out, "<path class=\"s%u\" d=\"", look);
         for (size_t i = 0; i < s->n; i++) {
             double px = at(x, s->points[i].x), py = at(y, s->points[i].y);
             if (c->steps && i)
@@ -213,7 +235,7 @@ static void draw(struct sl_buf *out, const struct sl_chart *c, size_t k, const s
         sl_buf_puts(out, "\"/>");
     }
     for (size_t i = 0; i < s->n && !c->steps; i++)
-        marker(out, k, at(x, s->points[i].x), at(y, s->points[i].y), s->dotted);
+        marker(out, look, at(x, s->points[i].x), at(y, s->points[i].y), s->dotted);
 }
 
 static void legend(struct sl_buf *out, const struct sl_chart *c)
@@ -224,8 +246,8 @@ static void legend(struct sl_buf *out, const struct sl_chart *c)
             continue;
         sl_buf_printf(out, "<li><svg width=\"26\" height=\"12\" aria-hidden=\"true\">");
         if (!c->series[k].dotted)
-            sl_buf_printf(out, "<path class=\"s%zu\" d=\"M1 6H25\"/>", k);
-        marker(out, k, 13, 6, c->series[k].dotted);
+            sl_buf_printf(out, "<path class=\"s%u\" d=\"M1 6H25\"/>", c->series[k].look);
+        marker(out, c->series[k].look, 13, 6, c->series[k].dotted);
         sl_buf_puts(out, "</svg>");
         sl_html_escape(out, c->series[k].name);
         sl_buf_puts(out, "</li>");

@@ -22,7 +22,8 @@ struct sl_chart_series {
     char name[80];
     struct sl_chart_point *points; /* owned */
     size_t n, cap;
-    bool dotted; /* points without a line */
+    unsigned look; /* its colour and marker: a mode has the same ones in all charts */
+    bool dotted;   /* points without a line */
 };
 
 struct sl_chart {
