@@ -71,6 +71,7 @@ export class Data {
   failed(error, waitMs) {
     this.failures++;
     if (error.status === 401) this.tell("key", this.key ? "That is not a key of this router." : "This router asks for an API key.");
+    else if (error.status === 403) this.tell("key", error.message); // a key, or a client, that is no operator's
     else if (error.status) this.tell("lost", `The router answers ${error.status}: ${error.message} Trying again every ${Math.ceil(waitMs / 1000)} s.`);
     else this.tell("lost", `The router does not answer. What you see is old; trying again every ${Math.ceil(waitMs / 1000)} s.`);
   }

@@ -155,6 +155,8 @@ class Ui(unittest.TestCase):
                 wait_for("the page to ask", lambda: asks() == "This router asks for an API key.")
                 give("sk-wrong")
                 wait_for("the page to ask again", lambda: asks() == "That is not a key of this router.")
+                b.eval("sluice.data.failed({status: 403, message: 'This is for operators.'}, 1000)")
+                self.assertEqual(asks(), "This is for operators.")
                 give("sk-right")
                 wait_for("the page to show the cluster", lambda: asks() is None and "No node" in b.eval("document.getElementById('nodes').textContent"))
 
