@@ -3,6 +3,8 @@
 
 #include "common/base/mem.h"
 
+_Static_assert(SL_HEAD_ROWS <= SL_PICK_MAX_ROWS, "a device samples the rows of one head in one call");
+
 struct sl_samplers {
     const struct sl_backend_ops *ops;
     struct sl_dev *dev;
