@@ -20,7 +20,6 @@
 #include <string.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -28,9 +27,8 @@
 #include "router/http/http_error.h"
 #include "router/http/http_workers.h"
 
-#define DISCARD_MAX_BYTES  (64u << 20) /* of a body nobody wants; past it the connection is closed */
-#define STREAM_BLOCK_BYTES (16u << 10)
-#define COMPACT_BYTES      (64u << 10) /* sent bytes in front of out are dropped past this */
+#define DISCARD_MAX_BYTES (64u << 20) /* of a body nobody wants; past it the connection is closed */
+#define CHUNK_FRAME_BYTES 64          /* at most, around the bytes of a chunk */
 
 void *sl_http_call_begin(void *server, const char *uri, struct MHD_Connection *mhd)
 {
@@ -46,6 +44,7 @@ void *sl_http_call_begin(void *server, const char *uri, struct MHD_Connection *m
     c->refs = 1;
     sl_buf_init(&c->body, s->conf.max_body_bytes);
     sl_buf_init(&c->out, s->conf.max_unread_bytes);
+    sl_buf_init(&c->rest, s->conf.max_unread_bytes + CHUNK_FRAME_BYTES);
     sl_buf_init(&c->answer, SIZE_MAX);
     snprintf(c->request_id, sizeof c->request_id, "req-%08" PRIx64 "-%" PRIx64, s->id_base & 0xffffffffu,
              atomic_fetch_add(&s->n_ids, 1));
@@ -68,6 +67,7 @@ void sl_http_unref(struct sl_http_call *c)
     }
     sl_buf_fini(&c->body);
     sl_buf_fini(&c->out);
+    sl_buf_fini(&c->rest);
     sl_buf_fini(&c->answer);
     sl_free(c->method);
     sl_free(c->path);
@@ -190,7 +190,7 @@ void sl_http_answer(struct sl_http_call *c, unsigned status, const char *content
         sl_http_call_post(c);
 }
 
-static void add_headers(struct sl_http_call *c, struct MHD_Response *r)
+void sl_http_call_add_headers(struct sl_http_call *c, struct MHD_Response *r)
 {
     if (c->content_type)
         MHD_add_response_header(r, "Content-Type", c->content_type);
@@ -212,7 +212,7 @@ static enum MHD_Result queue_answer(struct sl_http_call *c)
         sl_free(bytes);
         return MHD_NO;
     }
-    add_headers(c, r);
+    sl_http_call_add_headers(c, r);
     enum MHD_Result ok = MHD_queue_response(c->mhd, c->status, r);
     MHD_destroy_response(r);
     sl_metric_add(c->server->m_status[c->status / 100 < 6 ? c->status / 100 : 5], 1);
@@ -224,23 +224,34 @@ static enum MHD_Result queue_answer(struct sl_http_call *c)
 /* A client may close as soon as it has read the last byte, before the library says that it was sent. */
 static bool all_given(const struct sl_http_call *c)
 {
-    return c->streaming ? c->stream_ended && c->out.len == c->out_sent : atomic_load(&c->ready);
+    return c->streaming ? c->stream_ended && sl_http_stream_unread(c) == 0 : atomic_load(&c->ready);
 }
 
-static void on_left(void *arg, uint32_t events)
+void sl_http_call_left(struct sl_http_call *c)
 {
-    struct sl_http_call *c = arg;
-    (void)events;
     if (!all_given(c))
         sl_metric_add(c->server->m_left, 1);
     sl_http_call_abort(c);
     sl_http_call_post(c);
 }
 
-static void suspend(struct sl_http_call *c)
+static void on_socket(void *arg, uint32_t events)
+{
+    if (events & ~(uint32_t)EPOLLOUT)
+        sl_http_call_left(arg);
+    else
+        sl_http_call_proceed(arg);
+}
+
+void sl_http_call_watch(struct sl_http_call *c, uint32_t also)
+{
+    c->watched = sl_loop_add(c->server->loop, c->conn->fd, EPOLLRDHUP | also, on_socket, c) == SL_OK;
+}
+
+void sl_http_call_suspend(struct sl_http_call *c)
 {
     if (!c->watched)
-        c->watched = sl_loop_add(c->server->loop, c->conn->fd, EPOLLRDHUP, on_left, c) == SL_OK;
+        sl_http_call_watch(c, 0);
     MHD_suspend_connection(c->mhd);
     c->suspended = true;
 }
@@ -292,98 +303,15 @@ void sl_http_call_proceed(struct sl_http_call *c)
         return;
     if (c->has_owner && !c->aborted)
         c->owner.wake(c->owner.arg);
-    bool something = c->aborted || c->streaming ? c->aborted || c->stream_ended || c->out.len > c->out_sent
-                                                : atomic_load_explicit(&c->ready, memory_order_acquire);
-    if (c->suspended && something) {
-        c->suspended = false;
-        MHD_resume_connection(c->mhd);
-    }
-}
-
-/* ---- streams ---- */
-
-static ssize_t read_stream(void *arg, uint64_t pos, char *buf, size_t max)
-{
-    struct sl_http_call *c = arg;
-    (void)pos;
-    if (c->aborted)
-        return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = c->out.len - c->out_sent;
-    if (n == 0) {
-        if (c->stream_ended)
-            return MHD_CONTENT_READER_END_OF_STREAM;
-        suspend(c);
-        return 0;
-    }
-    if (n > max)
-        n = max;
-    memcpy(buf, c->out.data + c->out_sent, n);
-    c->out_sent += n;
-    if (c->out_sent == c->out.len) {
-        sl_buf_clear(&c->out);
-        c->out_sent = 0;
-    } else if (c->out_sent > COMPACT_BYTES) {
-        sl_buf_consume(&c->out, c->out_sent);
-        c->out_sent = 0;
-    }
-    return (ssize_t)n;
-}
-
-static void stream_free(void *arg)
-{
-    sl_http_unref(arg);
-}
-
-void sl_http_stream_begin(struct sl_http_call *c, const char *content_type)
-{
-    if (atomic_exchange(&c->claimed, true))
+    if (!c->suspended)
         return;
-    c->streaming = true;
-    c->status = 200;
-    c->content_type = content_type;
-    sl_http_add_header(c, "Cache-Control", "no-cache");
-    sl_http_add_header(c, "X-Accel-Buffering", "no"); /* nginx would collect the tokens */
-}
-
-static enum MHD_Result queue_stream(struct sl_http_call *c)
-{
-    struct MHD_Response *r =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, c, stream_free);
-    if (!r)
-        return MHD_NO;
-    sl_http_ref(c);
-    add_headers(c, r);
-    enum MHD_Result ok = MHD_queue_response(c->mhd, c->status, r);
-    MHD_destroy_response(r);
-    sl_metric_add(c->server->m_status[2], 1);
-    return ok;
-}
-
-bool sl_http_stream_write(struct sl_http_call *c, const void *p, size_t n)
-{
-    if (c->finished || c->aborted)
-        return true; /* nobody reads: closed() says so soon */
-    if (c->out.len - c->out_sent + n > c->server->conf.max_unread_bytes)
-        return false;
-    if (c->out_sent) {
-        sl_buf_consume(&c->out, c->out_sent);
-        c->out_sent = 0;
-    }
-    return sl_buf_append(&c->out, p, n);
-}
-
-void sl_http_stream_end(struct sl_http_call *c)
-{
-    c->stream_ended = true;
-}
-
-void sl_http_cut(struct sl_http_call *c)
-{
-    if (c->finished)
+    bool something = c->streaming ? sl_http_stream_wants_library(c)
+                                  : atomic_load_explicit(&c->ready, memory_order_acquire);
+    if (!something && !c->aborted)
         return;
-    sl_metric_add(c->server->m_cut, 1);
-    sl_http_call_abort(c);
-    shutdown(c->conn->fd, SHUT_RDWR); /* the library may be waiting for the socket to take more */
+    c->suspended = c->in_body = false;
+    MHD_resume_connection(c->mhd);
+    c->server->library_ready = true;
 }
 
 /* ---- the library's callbacks ---- */
@@ -394,11 +322,11 @@ static enum MHD_Result advance(struct sl_http_call *c)
         return MHD_NO;
     if (!atomic_load_explicit(&c->busy, memory_order_acquire)) {
         if (c->streaming)
-            return queue_stream(c);
+            return sl_http_stream_queue(c);
         if (atomic_load_explicit(&c->ready, memory_order_acquire))
             return queue_answer(c);
     }
-    suspend(c);
+    sl_http_call_suspend(c);
     return MHD_YES;
 }
 
@@ -468,7 +396,7 @@ enum MHD_Result sl_http_call_access(void *server, struct MHD_Connection *mhd, co
     struct sl_http_call *c = *call;
     (void)server;
     (void)mhd;
-    (void)version;
+    c->can_chunk = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
     if (!c->headers_seen)
         return on_headers(c, url, method) ? queue_answer(c) : MHD_YES;
     if (*upload_n) {

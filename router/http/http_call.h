@@ -48,6 +48,7 @@ struct sl_http_call {
 
     /* http thread */
     bool suspended, watched, aborted, finished;
+    bool in_body; /* suspended inside the answer's body: the socket is ours until it is resumed */
     struct sl_http_owner owner; /* set in handle(); read by the http thread once the worker is done */
     bool has_owner;
     _Atomic bool busy; /* a worker has it: the connection stays suspended, so that all of it stays valid */
@@ -64,8 +65,11 @@ struct sl_http_call {
 
     /* the stream: http thread */
     bool streaming, stream_ended;
+    bool can_chunk; /* the client speaks HTTP/1.1 */
     struct sl_buf out;
-    size_t out_sent; /* bytes of out already taken */
+    size_t out_sent;         /* bytes of out already taken */
+    struct sl_buf rest;      /* of a chunk that the socket took in part, framed */
+    uint64_t stuck_since_ms; /* since then the socket takes nothing; 0 = it does */
 
     struct sl_http_call *next_ready; /* server.ready */
     bool queued;
@@ -90,6 +94,7 @@ struct sl_http_server {
     struct sl_list conns; /* http thread */
     uint32_t n_conns;
     uint64_t last_scan_ms;
+    bool library_ready; /* MHD_run() has something to do */
 
     pthread_mutex_t ready_lock;
     struct sl_http_call *ready_first, *ready_last;
@@ -111,5 +116,17 @@ void sl_http_call_proceed(struct sl_http_call *c);
 void sl_http_call_post(struct sl_http_call *c);
 /* http thread: the client is gone or must go. */
 void sl_http_call_abort(struct sl_http_call *c);
+void sl_http_call_left(struct sl_http_call *c); /* the same, counted, and the call goes on to its end */
+/* http thread: the connection waits, its socket is watched for the client's leaving. */
+void sl_http_call_suspend(struct sl_http_call *c);
+/* http thread: watches the socket for that and, where also is EPOLLOUT, for room. */
+void sl_http_call_watch(struct sl_http_call *c, uint32_t also);
+void sl_http_call_add_headers(struct sl_http_call *c, struct MHD_Response *r);
+
+/* http_stream.c, http thread. */
+enum MHD_Result sl_http_stream_queue(struct sl_http_call *c); /* the answer's headers and first bytes */
+size_t sl_http_stream_unread(const struct sl_http_call *c);   /* bytes that the socket has not taken */
+/* Sends what it can; true when the library must go on: end, error, or a client without chunks. */
+bool sl_http_stream_wants_library(struct sl_http_call *c);
 
 #endif

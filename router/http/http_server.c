@@ -1,8 +1,8 @@
 /* router/http/http_server.c - the http thread: our own epoll loop around libmicrohttpd's daemon.
  *
  * The library's internal epoll thread stalls when exactly 128 sockets become ready at once, so the daemon
- * runs without a thread: its epoll fd stands in our loop, and each round ends with MHD_run(). A round: wait
- * -> calls on the ready list (woken, answered, client gone) -> MHD_run() -> once a second, the time limits.
+ * runs without a thread: its epoll fd stands in our loop. A round: wait -> calls on the ready list (woken,
+ * answered, client gone) -> MHD_run(), where it has something to do -> once a second, the time limits.
  * The ready list is how other threads reach this one; a call stands in it once at most, so it needs no limit
  * of its own.
  *
@@ -36,10 +36,11 @@
 #define TLS_VERSIONS        "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define IDLE_POLL_MS        5u
 
-static void nothing(void *arg, uint32_t events)
+static void on_library(void *arg, uint32_t events)
 {
-    (void)arg;
+    struct sl_http_server *s = arg;
     (void)events;
+    s->library_ready = true;
 }
 
 SL_PRINTF(2, 0) static void on_library_log(void *arg, const char *fmt, va_list args)
@@ -90,6 +91,11 @@ static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
     SL_LIST_FOREACH_SAFE(at, next, &s->conns)
     {
         struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
+        if (k->call && k->call->stuck_since_ms &&
+            now_ms - k->call->stuck_since_ms >= (uint64_t)s->conf.idle_timeout_s * 1000) {
+            sl_http_cut(k->call);
+            sl_http_call_post(k->call);
+        }
         uint64_t limit_s = k->phase == SL_HTTP_KEPT ? s->conf.idle_timeout_s : s->conf.receive_timeout_s;
         if (k->phase == SL_HTTP_WORKING || now_ms - k->since_ms < limit_s * 1000)
             continue;
@@ -125,10 +131,14 @@ static void round_once(struct sl_http_server *s)
     unsigned long long wait_ms = SCAN_EVERY_MS, library_ms;
     if (MHD_get_timeout(s->daemon, &library_ms) == MHD_YES && library_ms < wait_ms)
         wait_ms = library_ms;
+    uint64_t began_ms = sl_now_ms();
     sl_loop_once(s->loop, (uint32_t)wait_ms);
     run_ready(s);
-    MHD_run(s->daemon);
-    uint64_t now_ms = sl_now_ms();
+    if (s->library_ready || sl_now_ms() - began_ms >= wait_ms) {
+        s->library_ready = false;
+        MHD_run(s->daemon);
+    }
+    uint64_t now_ms = sl_now_ms(); /* after all that puts down when something began */
     if (now_ms - s->last_scan_ms >= SCAN_EVERY_MS)
         enforce_times(s, now_ms);
 }
@@ -207,7 +217,7 @@ static enum sl_err start_daemon(struct sl_http_server *s, int listen_fd, struct 
                           "the HTTP library did not start on %s (more connections than open files allowed?)",
                           s->listen);
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD);
-    enum sl_err err = sl_loop_add(s->loop, info->epoll_fd, EPOLLIN, nothing, NULL);
+    enum sl_err err = sl_loop_add(s->loop, info->epoll_fd, EPOLLIN, on_library, s);
     if (err) {
         MHD_stop_daemon(s->daemon);
         return sl_why_set(why, err, "the HTTP library's epoll descriptor cannot be watched");

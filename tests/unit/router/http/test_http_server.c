@@ -12,13 +12,17 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "common/base/mem.h"
 #include "router/http/http_error.h"
 #include "router/http/http_server.h"
 #include "tests/unit/router/http_client.h"
 
-#define N_FRAMES 200
+#define N_FRAMES      200
+#define BULK_BYTES    (8u << 20) /* more than all buffers between the two ends */
+#define BULK_PIECE    4001u
+#define READER_BUFFER 16384
 
 /* What the handler does is in the path. */
 struct rig {
@@ -37,6 +41,9 @@ struct stream {
     _Atomic int ready; /* frames made by the producer */
     int written;
     bool begun, flood, over;
+    bool bulk;
+    _Atomic bool bulk_over;
+    size_t bulk_written;
     pthread_t producer;
 };
 
@@ -52,6 +59,38 @@ static void *produce(void *arg)
     return NULL;
 }
 
+/* A stream whose owner does not care how much is unread: it goes on when there is room. */
+static void *keep_waking(void *arg)
+{
+    struct stream *s = arg;
+    struct sl_http_call *call = s->call;
+    while (!atomic_load(&s->bulk_over)) {
+        sl_http_wake(call);
+        sched_yield();
+    }
+    sl_http_unref(call);
+    return NULL;
+}
+
+static char bulk_byte(size_t i)
+{
+    return (char)(i * 2654435761u >> 13);
+}
+
+static void write_bulk(struct stream *s)
+{
+    while (s->bulk_written < BULK_BYTES) {
+        char piece[BULK_PIECE];
+        size_t n = BULK_BYTES - s->bulk_written < BULK_PIECE ? BULK_BYTES - s->bulk_written : BULK_PIECE;
+        for (size_t i = 0; i < n; i++)
+            piece[i] = bulk_byte(s->bulk_written + i);
+        if (!sl_http_stream_write(s->call, piece, n))
+            return;
+        s->bulk_written += n;
+    }
+    sl_http_stream_end(s->call);
+}
+
 static void stream_wake(void *arg)
 {
     static char block[8192];
@@ -59,6 +98,10 @@ static void stream_wake(void *arg)
     if (!s->begun)
         sl_http_stream_begin(s->call, "text/event-stream");
     s->begun = true;
+    if (s->bulk) {
+        write_bulk(s);
+        return;
+    }
     while (s->flood && !s->over)
         if (!sl_http_stream_write(s->call, block, sizeof block)) {
             s->over = true;
@@ -77,6 +120,7 @@ static void stream_closed(void *arg, bool complete)
 {
     struct stream *s = arg;
     struct rig *rig = s->rig;
+    atomic_store(&s->bulk_over, true);
     if (s->producer)
         pthread_join(s->producer, NULL);
     sl_http_unref(s->call);
@@ -91,11 +135,12 @@ static void handle_stream(struct rig *rig, struct sl_http_call *c, const char *p
     s->rig = rig;
     s->call = c;
     s->flood = strcmp(path, "/flood") == 0;
+    s->bulk = strcmp(path, "/bulk") == 0;
     sl_http_ref(c);
     sl_http_attach(c, &(struct sl_http_owner){stream_wake, stream_closed, s});
-    if (strcmp(path, "/stream") == 0) {
+    if (strcmp(path, "/stream") == 0 || s->bulk) {
         sl_http_ref(c);
-        assert_int_equal(pthread_create(&s->producer, NULL, produce, s), 0);
+        assert_int_equal(pthread_create(&s->producer, NULL, s->bulk ? keep_waking : produce, s), 0);
     } else if (s->flood) {
         sl_http_wake(c);
     } /* else /silent: nothing ever comes */
@@ -116,7 +161,8 @@ static void handle(void *arg, struct sl_http_call *c)
     const char *path = sl_http_path(c), *bytes;
     size_t n;
     struct sl_buf body;
-    if (strcmp(path, "/stream") == 0 || strcmp(path, "/silent") == 0 || strcmp(path, "/flood") == 0) {
+    if (strcmp(path, "/stream") == 0 || strcmp(path, "/silent") == 0 || strcmp(path, "/flood") == 0 ||
+        strcmp(path, "/bulk") == 0) {
         handle_stream(rig, c, path);
         return;
     }
@@ -146,7 +192,7 @@ static void open_rig(struct rig *rig, struct sl_http_conf *conf)
     conf->max_body_bytes = 100000;
     conf->max_unread_bytes = 100000;
     conf->receive_timeout_s = conf->receive_timeout_s ? conf->receive_timeout_s : 30;
-    conf->idle_timeout_s = 60;
+    conf->idle_timeout_s = conf->idle_timeout_s ? conf->idle_timeout_s : 60;
     conf->check = check;
     conf->handle = handle;
     conf->arg = rig;
@@ -402,6 +448,76 @@ static void stream_keeps_order_and_the_connection(void **state)
     close_rig(&rig);
 }
 
+static void stream_to_a_client_without_chunks_ends_with_the_connection(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    http_connect(&c, rig.port);
+    const char request[] = "GET /stream HTTP/1.0\r\n\r\n";
+    http_send(&c, request, sizeof request - 1);
+    assert_false(http_wait_for(&c, "no such text")); /* reads to the end */
+    assert_non_null(strstr(c.in.data, " 200 "));
+    assert_null(strstr(c.in.data, "chunked"));
+    const char *at = strstr(c.in.data, "\r\n\r\n") + 4;
+    for (int i = 0; i < N_FRAMES; i++) {
+        char frame[32];
+        int n = snprintf(frame, sizeof frame, "data: %d\n\n", i);
+        assert_int_equal(strncmp(at, frame, (size_t)n), 0);
+        at += n;
+    }
+    assert_int_equal(*at, 0);
+    http_close(&c);
+    close_rig(&rig);
+}
+
+static void connect_slow_reader(struct http_client *c, uint16_t port)
+{
+    const int bytes = READER_BUFFER;
+    http_connect(c, port);
+    assert_int_equal(setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes), 0);
+}
+
+/* The socket takes chunks in part; every byte comes once and in order, and the connection goes on. */
+static void slow_reader_gets_every_byte(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){0});
+    connect_slow_reader(&c, rig.port);
+    for (int round = 0; round < 2; round++) {
+        http_request(&c, "GET", "/bulk", "", NULL);
+        http_read(&c, &r);
+        assert_true(r.complete);
+        assert_int_equal(r.n_body, BULK_BYTES);
+        for (size_t i = 0; i < BULK_BYTES; i++)
+            if (r.body[i] != bulk_byte(i))
+                fail_msg("byte %zu is wrong", i);
+        http_reply_fini(&r);
+        sem_wait(&rig.closed);
+        assert_int_equal(atomic_load(&rig.complete), 1);
+    }
+    http_close(&c);
+    close_rig(&rig);
+}
+
+static void reader_that_takes_nothing_for_the_idle_time_is_cut(void **state)
+{
+    struct rig rig;
+    struct http_client c;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.idle_timeout_s = 1});
+    connect_slow_reader(&c, rig.port);
+    http_request(&c, "GET", "/bulk", "", NULL);
+    sem_wait(&rig.closed);
+    assert_int_equal(atomic_load(&rig.complete), 0);
+    http_close(&c);
+    close_rig(&rig);
+}
+
 static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
 {
     struct rig rig;
@@ -498,6 +614,9 @@ int main(void)
         cmocka_unit_test(connection_over_the_limit_is_503),
         cmocka_unit_test(full_worker_queue_is_429),
         cmocka_unit_test(stream_keeps_order_and_the_connection),
+        cmocka_unit_test(stream_to_a_client_without_chunks_ends_with_the_connection),
+        cmocka_unit_test(slow_reader_gets_every_byte),
+        cmocka_unit_test(reader_that_takes_nothing_for_the_idle_time_is_cut),
         cmocka_unit_test(client_that_leaves_is_noticed_while_nothing_is_sent),
         cmocka_unit_test(reader_that_does_not_read_is_cut),
         cmocka_unit_test(many_connections_at_once_are_all_answered),
