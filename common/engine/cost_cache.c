@@ -1,9 +1,9 @@
 /* common/engine/cost_cache.c - keeps the cost model beside the packed weights.
  *
  * The name says all that the times depend on; whether they still hold (another build, a slower clock) is for
- * profile.c to look at. What cannot be written is measured again next time: no reason to fail. */
+ * profile.c to look at. What cannot be written, or is no device's times, is measured again next time: no reason to
+ * fail. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "common/base/cache_dir.h"
@@ -19,25 +19,12 @@ static void name_of(const struct sl_cost_key *k, char out[NAME_BYTES])
              k->model.lo, k->backend, k->n_threads, (int)k->kv_dtype, k->max_rows, RECORD_VERSION);
 }
 
-static bool sound(struct sl_cost_model *m)
-{
-    if (m->n_points == 0 || m->n_points > SL_COST_POINTS || m->rows[0] != 1)
-        return false;
-    for (uint32_t i = 0; i < m->n_points; i++)
-        if ((i && m->rows[i] <= m->rows[i - 1]) || !(m->ms[i] > 0))
-            return false;
-    for (uint32_t i = 0; i < m->n_points + SL_COST_TERMS; i++)
-        if (!isfinite(*sl_cost_value(m, i)) || *sl_cost_value(m, i) < 0)
-            return false;
-    return isfinite(m->error);
-}
-
 bool sl_cost_cache_get(const char *dir, const struct sl_cost_key *key, struct sl_cost_model *out)
 {
     char name[NAME_BYTES];
     struct sl_cost_model m;
     name_of(key, name);
-    if (!dir || !sl_cache_get(dir, name, &m, sizeof m) || !sound(&m))
+    if (!dir || !sl_cache_get(dir, name, &m, sizeof m) || !sl_cost_is_sound(&m))
         return false;
     *out = m;
     return true;
@@ -47,6 +34,10 @@ void sl_cost_cache_put(const char *dir, const struct sl_cost_key *key, const str
 {
     char name[NAME_BYTES];
     struct sl_why why = {{0}};
+    if (!sl_cost_is_sound(m)) {
+        SL_WARN("the cost model is not kept, its times are impossible: ms_1=%.6f", m->ms[0]);
+        return;
+    }
     name_of(key, name);
     if (sl_cache_put(dir, name, m, sizeof *m, &why) != SL_OK)
         SL_WARN("the cost model is not kept: %s", why.text);

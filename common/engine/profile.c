@@ -25,6 +25,7 @@
 #define GUESS_ROW_MS  1.0
 #define GUESS_STEP_MS 2.0
 #define FIT_ROUNDS    20
+#define FIT_WITHIN    3.0 /* times the measured time, either way; else the table stays as it was measured */
 #define MAX_SAMPLES   (SL_COST_POINTS + 5u)
 #define LOOK_ROWS     16u /* the shape that tells whether a kept model still fits */
 #define LOOK_RUNS     3u
@@ -221,6 +222,19 @@ static void extend_table(struct sl_cost_model *m, uint32_t max_rows)
     }
 }
 
+/* The fit is close to every time it was made of. Where all runs of some shapes were disturbed no terms explain
+ * all of them, and those that come nearest may say that a step takes no time. */
+static bool explains(const struct probe *p, const struct sl_cost_model *m)
+{
+    for (uint32_t i = 0; i < p->n_taken; i++) {
+        struct sl_step_load l = load_of(&p->taken[i].s);
+        double ms = sl_cost_predict_ms(m, &l);
+        if (ms * FIT_WITHIN < p->taken[i].ms || ms > FIT_WITHIN * p->taken[i].ms)
+            return false;
+    }
+    return true;
+}
+
 static void fit(const struct probe *p, struct sl_cost_model *out)
 {
     struct sl_cost_model c = {.n_points = p->n_table};
@@ -233,6 +247,7 @@ static void fit(const struct probe *p, struct sl_cost_model *out)
     uint32_t last = c.n_points - 1;
     guess_terms(sl_model_conf(p->t->model),
                 last ? (c.ms[last] - c.ms[0]) / (c.rows[last] - c.rows[0]) : GUESS_ROW_MS, &c);
+    const struct sl_cost_model measured = c;
     struct sl_cost_learner k;
     sl_cost_learner_init(&k, &c, SL_COST_DOUBT_GUESSED);
     for (int round = 0; round < FIT_ROUNDS; round++)
@@ -242,7 +257,7 @@ static void fit(const struct probe *p, struct sl_cost_model *out)
         }
     make_plausible(&c);
     c.error = 0;
-    *out = c;
+    *out = sl_cost_is_sound(&c) && explains(p, &c) ? c : measured;
 }
 
 static const struct sl_sampling greedy = {

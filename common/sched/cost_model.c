@@ -1,6 +1,8 @@
 /* common/sched/cost_model.c - interpolation in the table, and the terms beside it. */
 #include "common/sched/cost_model.h"
 
+#include <math.h>
+
 #define PER_MTOKEN 1e-6
 
 /* Where rows lies in the table: ms = a * ms[i] + b * ms[i + 1]; b is 0 at the ends. */
@@ -76,6 +78,27 @@ double sl_cost_predict_ms(const struct sl_cost_model *m, const struct sl_step_lo
     return table_ms(m, l->prompt_rows + l->decode_rows) + m->head_ms_per_row * units[0] +
            m->prompt_attn_ms_per_mtoken * units[1] + m->prompt_read_ms_per_mtoken * units[2] +
            m->decode_attn_ms_per_mtoken * units[3];
+}
+
+static bool is_time(double ms)
+{
+    return isfinite(ms) && ms >= 0;
+}
+
+bool sl_cost_is_sound(const struct sl_cost_model *m)
+{
+    if (m->n_points == 0 || m->n_points > SL_COST_POINTS || m->rows[0] != 1 || !isfinite(m->error) ||
+        !is_time(m->head_ms_per_row) || !is_time(m->prompt_attn_ms_per_mtoken) ||
+        !is_time(m->prompt_read_ms_per_mtoken) || !is_time(m->decode_attn_ms_per_mtoken))
+        return false;
+    for (uint32_t i = 0; i < m->n_points; i++) {
+        if (!is_time(m->ms[i]) || !(m->ms[i] > 0))
+            return false;
+        if (i && (m->rows[i] <= m->rows[i - 1] ||
+                  m->ms[i] > SL_COST_SHARE_MOST * m->ms[i - 1] * m->rows[i] / m->rows[i - 1]))
+            return false;
+    }
+    return true;
 }
 
 void sl_cost_init_linear(struct sl_cost_model *m, double t0_ms, double per_row_ms)

@@ -13,6 +13,7 @@
 #define SLUICE_COMMON_SCHED_COST_MODEL_H
 
 #include "common/base/err.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SL_COST_POINTS 16
@@ -37,14 +38,18 @@ struct sl_step_load {
 
 /* A prediction is the sum of values times units: the values are the points of the table, then the terms
  * beside it. */
-#define SL_COST_TERMS  4u
-#define SL_COST_VALUES (SL_COST_POINTS + SL_COST_TERMS)
+#define SL_COST_TERMS      4u
+#define SL_COST_SHARE_MOST 4.0
+#define SL_COST_VALUES     (SL_COST_POINTS + SL_COST_TERMS)
 
 double sl_cost_predict_ms(const struct sl_cost_model *m, const struct sl_step_load *l);
 /* How many of each value the load takes; returns how many values there are, n_points + SL_COST_TERMS. */
 uint32_t sl_cost_units(const struct sl_cost_model *m, const struct sl_step_load *l,
                        double units[SL_COST_VALUES]);
 double *sl_cost_value(struct sl_cost_model *m, uint32_t i);
+/* Times that no device has are not: nothing negative or infinite, no step that takes less than its rows' share of a
+ * larger one by more than SL_COST_SHARE_MOST times, as a fit to disturbed times may say. */
+bool sl_cost_is_sound(const struct sl_cost_model *m);
 /* A model for tests and for routers that know nothing yet: t0 + per_row * rows. */
 void sl_cost_init_linear(struct sl_cost_model *m, double t0_ms, double per_row_ms);
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -83,13 +84,29 @@ static void get_of_another_machine_or_a_broken_record_is_none(void **state)
     other.backend = "avx512";
     assert_false(sl_cost_cache_get(dir, &other, &got));
     assert_false(sl_cost_cache_get(NULL, &key, &got));
-    m.ms[0] = -1;
-    sl_cost_cache_put(dir, &key, &m);
-    assert_false(sl_cost_cache_get(dir, &key, &got));
-    m.ms[0] = 1;
-    m.n_points = SL_COST_POINTS + 1;
-    sl_cost_cache_put(dir, &key, &m);
-    assert_false(sl_cost_cache_get(dir, &key, &got));
+}
+
+static void times_that_no_device_has_are_not_kept(void **state)
+{
+    (void)state;
+    const struct sl_cost_key key = {.backend = "portable", .n_threads = 3, .max_rows = 64};
+    struct sl_cost_model good, got;
+    sl_cost_init_linear(&good, 5, 1);
+    struct sl_cost_model bad[] = {good, good, good, good, good, good};
+    bad[0].ms[0] = -1;
+    bad[1].ms[0] = 0;
+    bad[2].ms[0] = 1e-4; /* printed as 0.000: one row for nothing, 1024 for a second */
+    bad[3].ms[1] = NAN;
+    bad[4].head_ms_per_row = -1;
+    bad[5].n_points = SL_COST_POINTS + 1;
+    for (size_t i = 0; i < SL_COUNTOF(bad); i++) {
+        sl_cost_cache_put(dir, &key, &bad[i]);
+        assert_false(sl_cost_cache_get(dir, &key, &got));
+    }
+    sl_cost_cache_put(dir, &key, &good);
+    sl_cost_cache_put(dir, &key, &bad[2]); /* does not take the place of a good one */
+    assert_true(sl_cost_cache_get(dir, &key, &got));
+    assert_true(got.ms[0] == good.ms[0]);
 }
 
 static void put_into_no_folder_is_only_told(void **state)
@@ -107,6 +124,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open_takes_what_a_former_start_kept),
         cmocka_unit_test(get_of_another_machine_or_a_broken_record_is_none),
+        cmocka_unit_test(times_that_no_device_has_are_not_kept),
         cmocka_unit_test(put_into_no_folder_is_only_told),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
