@@ -7,7 +7,6 @@
 #include "common/engine/engine_impl.h"
 
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -22,6 +21,8 @@
 /* Of logits at a time; a head's matrix is read once per group of rows, which costs little beside that. */
 #define LOGITS_BYTES   (32u << 20)
 #define LOGIT_ROWS_MIN 16u
+#define PACE_LATE_US                                                                                         \
+    3000u /* between two paced steps: more is not this computer's lateness, the node was idle */
 
 struct sl_device {
     const struct sl_engine_conf *conf; /* until opened */
@@ -42,7 +43,8 @@ struct sl_device {
     struct sl_model *model;
     struct sl_kv *kv;
     struct sl_samplers *samplers;
-    float *logits; /* [logit_rows, n_vocab] */
+    uint64_t pace_due_us; /* when the last paced step was over on the other machine */
+    float *logits;        /* [logit_rows, n_vocab] */
     uint32_t logit_rows;
     size_t logits_bytes;
 
@@ -213,20 +215,30 @@ static void wedge(void)
         pause();
 }
 
-/* Another machine's step: sleeps until it would be over there. */
-static void keep_pace(const struct sl_device *d, const struct sl_step *st, uint64_t start_us)
+/* When another machine would have begun this step: at once behind the last one where this computer only woke late,
+ * or a rehearsal on a busy computer is slower than what it rehearses. */
+static uint64_t paced_start(const struct sl_device *d)
 {
-    double left_us = 1e3 * sl_cost_predict_ms(&d->pace, &st->load) - (double)(d->clock_us() - start_us);
-    if (left_us <= 0)
+    uint64_t now = d->clock_us();
+    return now > d->pace_due_us && now - d->pace_due_us < PACE_LATE_US ? d->pace_due_us : now;
+}
+
+/* Another machine's step: sleeps until it would be over there. */
+static void keep_pace(struct sl_device *d, const struct sl_step *st, uint64_t start_us)
+{
+    d->pace_due_us = start_us + (uint64_t)(1e3 * sl_cost_predict_ms(&d->pace, &st->load));
+    uint64_t now = d->clock_us();
+    if (now >= d->pace_due_us)
         return;
-    struct timespec t = {.tv_sec = (time_t)(left_us / 1e6), .tv_nsec = (long)(fmod(left_us, 1e6) * 1e3)};
+    uint64_t left_us = d->pace_due_us - now;
+    struct timespec t = {.tv_sec = (time_t)(left_us / 1000000), .tv_nsec = (long)(left_us % 1000000 * 1000)};
     while (nanosleep(&t, &t) != 0 && errno == EINTR)
         ;
 }
 
 static void run(struct sl_device *d, struct sl_step *st)
 {
-    uint64_t start = d->clock_us();
+    uint64_t start = d->pace.n_points ? paced_start(d) : d->clock_us();
     if (d->steps_to_wedge && --d->steps_to_wedge == 0)
         wedge();
     sl_alloc_guard_on("step");

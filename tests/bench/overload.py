@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Twice what two real nodes serve: who is late, who is refused, how soon, and what each key gets.
 
-  tests/bench/overload.py [--seconds N] [--model FILE] [--threads N] [--json FILE]
+  tests/bench/overload.py [--seconds N] [--model FILE] [--threads N] [--pace MACHINE] [--json FILE]
 
 First the rate that is served is found with requests that always wait (a closed loop). Then requests come at twice that rate, in an open loop: a fifth
 urgent (class priority -10, first token wished within 5 times what it took unloaded), the others of three keys, one of which asks for four times as much
-as each of the others. Uses build/release/bin (or SLUICE_BIN).
+as each of the others. With --pace MACHINE (sluice-bench simulate --help lists them) the nodes serve a tiny model and their steps take as long as on that
+machine: they sleep, so the figures are the scheduler's and the router's also beside other work. Goodput is what was served in time a second, over
+what the closed loop was served. Exit status 1 when a bar is not met. Uses build/release/bin (or SLUICE_BIN).
 """
 import argparse
 import json
@@ -22,6 +24,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "cluster"))
 import harness  # noqa: E402
 
 PROMPT_WORDS, OUTPUT = 150, 24
+PACED_PROMPT_TOKENS, PACED_OUTPUT, PACED_CONTEXT = 2048, 32, 4096  # so much work that this computer's clients can ask for twice what is served
+PACED_TALKERS = 32
+FIRST_ID, LAST_ID = 260, 500  # of the tiny model's tokens: no control tokens
+URGENT_LATE_BAR, TOLD_BAR_MS, GOODPUT_BAR = 0.01, 100, 0.95
 TALKERS = 12  # of the closed loop: more than the nodes run at once
 TIMES_UNLOADED = 5
 SHARES = {"urgent": 0.2, "greedy": 0.534, "small-a": 0.133, "small-b": 0.133}
@@ -34,8 +40,11 @@ class Asked:
     def __init__(self, cluster, key, seed):
         self.key, self.status, self.first_s, self.told_s, self.retry_s = key, None, None, None, None
         rng = random.Random(seed)
-        prompt = " ".join(rng.choice(WORDS) for _ in range(PROMPT_WORDS))
-        body = {"model": "tiny", "prompt": prompt, "max_tokens": OUTPUT, "min_tokens": OUTPUT, "ignore_eos": True, "stream": True}
+        if cluster.paced:
+            prompt, output = [rng.randint(FIRST_ID, LAST_ID) for _ in range(PACED_PROMPT_TOKENS)], PACED_OUTPUT
+        else:
+            prompt, output = " ".join(rng.choice(WORDS) for _ in range(PROMPT_WORDS)), OUTPUT
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": output, "min_tokens": output, "ignore_eos": True, "stream": True}
         began = time.monotonic()
         try:
             with cluster.open("/v1/completions", body, {"Authorization": f"Bearer {key}"}) as r:
@@ -58,8 +67,11 @@ def keys_file():
 
 
 def cluster(args, router_options):
-    options = ["--threads", str(args.threads), "--kv-memory", "256M"]
-    return harness.Cluster(model=args.model, node_options=options, router_options=["--api-key-file", args.keys, *router_options])
+    options = ["--threads", str(args.threads), "--kv-memory", "256M", *(["--pace", args.pace] if args.pace else [])]
+    more = {"model_options": ["--context", str(PACED_CONTEXT)]} if args.pace else {}
+    c = harness.Cluster(model=args.model, **more, node_options=options, router_options=["--api-key-file", args.keys, *router_options])
+    c.paced = bool(args.pace)
+    return c
 
 
 def closed_loop(c, seconds):
@@ -71,7 +83,7 @@ def closed_loop(c, seconds):
         while time.monotonic() < stop:
             done.append(Asked(c, "greedy", len(done) * 100 + k))
 
-    threads = [threading.Thread(target=talk, args=(k,)) for k in range(TALKERS)]
+    threads = [threading.Thread(target=talk, args=(k,)) for k in range(PACED_TALKERS if c.paced else TALKERS)]
     began = time.monotonic()
     for t in threads:
         t.start()
@@ -115,6 +127,7 @@ def main():
     p.add_argument("--seconds", type=float, default=60)
     p.add_argument("--model", default=None, help="model file; a tiny one is made without it")
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--pace", help="machine that the nodes keep the pace of")
     p.add_argument("--json")
     args = p.parse_args()
     args.keys = keys_file()
@@ -129,11 +142,19 @@ def main():
     finally:
         os.unlink(args.keys)
     out = {"served_per_s": round(rate, 2), "asked_per_s": round(2 * rate, 2), "alone_ms": round(alone * 1e3), "wish_ms": round(wish_s * 1e3), **report(asked, wish_s)}
+    out["goodput"] = round(out["served"] / args.seconds / rate, 3)
+    bars = {"urgent late or refused": (out["urgent_late"] / max(1, out["urgent"]), "at most", URGENT_LATE_BAR),
+            "told of a refusal, slowest, ms": (out["refused_told_ms"].get("max", 0), "at most", TOLD_BAR_MS),
+            "goodput over what was served at capacity": (out["goodput"], "at least", GOODPUT_BAR)}
     print(json.dumps(out, indent=1))
+    out["not_met"] = [name for name, (v, how, bar) in bars.items() if (v > bar if how == "at most" else v < bar)]
+    for name, (v, how, bar) in bars.items():
+        print(f"{'NOT MET' if name in out['not_met'] else 'met':8s} {name}: {v:.3g}, wanted {how} {bar}")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(out, f, indent=1)
+    return 1 if out["not_met"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
