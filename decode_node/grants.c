@@ -84,6 +84,8 @@ void sl_grants_on_xfer(struct sl_leg *l, const struct sl_xfer_event *ev)
         l->report.pages_received = ev->pages_moved;
         l->report.transfer_ms = (float)ev->transfer_ms;
         l->report.resends = ev->resends;
+        l->report.has_received_us = true;
+        l->report.received_us = sl_leg_age_us(l);
         if (ev->err == SL_OK) {
             on_complete(d, ev);
         } else if (ev->err == SL_EDEADLINE) { /* the request's own, seen there first */

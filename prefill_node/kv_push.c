@@ -113,6 +113,8 @@ void sl_kv_push_on_xfer(struct sl_leg *l, const struct sl_xfer_event *ev)
     switch (ev->kind) {
     case SL_XFER_GRANTED:
         p->granted = true;
+        l->report.has_granted_us = true;
+        l->report.granted_us = sl_leg_age_us(l);
         sl_engine_seq_pin(l->node->engine, l->seq, true);
         sl_engine_seq_grant(l->node->engine, l->seq);
         sl_leg_state(l, "granted", true);

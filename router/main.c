@@ -17,6 +17,7 @@
  * stderr), 1 otherwise. */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,7 @@
 #include "common/base/secret.h"
 #include "common/text/vocab.h"
 #include "common/wire/wire_sock.h"
+#include "router/admin/admin_out.h"
 #include "router/api/api.h"
 #include "router/api/key_weights.h"
 #include "router/http/http_tls.h"
@@ -178,6 +180,8 @@ static const struct sl_conf_opt table[] = {
     {0},
 };
 
+static const char *const reloads[] = {"drain_timeout_s", "log_level", NULL};
+
 struct router {
     struct options o;
     struct sl_vocab_src vocab;
@@ -195,6 +199,7 @@ struct router {
     struct sl_wire_guard guard;
     const char *own_name; /* where no name is configured */
     bool is_public;       /* other machines reach its API */
+    pthread_mutex_t lock; /* of what a reload changes in o */
 };
 
 static json_t *token_text(const struct sl_tokenizer *t, uint32_t id)
@@ -253,6 +258,27 @@ static void raise_file_limit(uint32_t max_connections)
                 (unsigned long long)l.rlim_cur, (unsigned long long)want);
 }
 
+/* For `sluicectl config show`; the flow thread. */
+static void tell_config(void *arg, struct sl_admin_out *out)
+{
+    struct router *r = arg;
+    sl_admin_table(out, "config", "key,value,default,change");
+    pthread_mutex_lock(&r->lock);
+    for (const struct sl_conf_opt *o = table; o->key; o++) {
+        char value[512];
+        sl_conf_print(o, &r->o, value, sizeof value);
+        sl_admin_row(out);
+        sl_admin_cell(out, "%s", o->key);
+        sl_admin_cell(out, "%s", value);
+        sl_admin_cell(out, "%s", o->dflt ? o->dflt : "");
+        bool live = false;
+        for (const char *const *k = reloads; *k; k++)
+            live |= strcmp(*k, o->key) == 0;
+        sl_admin_cell(out, "%s", live ? "reload" : "restart");
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
 static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_why *why)
 {
     const struct sl_flow_conf conf = {
@@ -278,6 +304,8 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .metrics = r->metrics,
         .model_name = r->o.served_model_name.n ? r->o.served_model_name.items[0] : r->model.name,
         .version = SLUICE_VERSION,
+        .tell_config = tell_config,
+        .tell_config_arg = r,
     };
     return sl_flow_open(&conf, flow, why);
 }
@@ -440,8 +468,6 @@ static void stop(struct router *r)
     sl_conf_fini(table, &r->o);
 }
 
-static const char *const reloads[] = {"drain_timeout_s", "log_level", NULL};
-
 static const struct sl_program program = {
     .name = "sluice-router",
     .version = SLUICE_VERSION,
@@ -506,8 +532,10 @@ static void reload(struct router *r, int argc, char **argv)
         SL_ERROR("the reload changed nothing: %s", why.text);
     } else {
         sl_program_tell_changes(&program, &r->o, &now);
+        pthread_mutex_lock(&r->lock);
         r->o.drain_timeout_s = now.drain_timeout_s;
         r->o.log_level = now.log_level;
+        pthread_mutex_unlock(&r->lock);
         sl_log_set_level((enum sl_log_level)now.log_level);
         /* from the same files: other names need a restart */
         if (sl_http_tls_loaded() && load_tls(&r->o, &why) != SL_OK)
@@ -548,7 +576,7 @@ static void serve(struct router *r, int signal_fd, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct router r = {0};
+    struct router r = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct sl_why why = {0};
     sigset_t signals;
     if (sl_program_answers(&program, argc, argv))

@@ -8,6 +8,7 @@
 #include "common/base/conf.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <errno.h>
 #include <ini.h>
 #include <limits.h>
@@ -431,6 +432,59 @@ enum sl_err sl_conf_load(const struct sl_conf_opt *opts, const char *path, int a
         err = load_argv(&ld, argc, argv, why);
     sl_free(ld.from);
     return err;
+}
+
+enum sl_err sl_conf_set(const struct sl_conf_opt *opts, const char *key, const char *text, void *target,
+                        struct sl_why *why)
+{
+    const struct sl_conf_opt *o = find(opts, key, strlen(key));
+    char near[SUGGESTION_MAX], expected[SL_CONF_EXPECTED_MAX];
+    if (!o) {
+        suggest(opts, key, strlen(key), near, sizeof near);
+        return sl_why_set(why, SL_ECONFIG, "there is no key %.40s%s", key, near);
+    }
+    if (o->type == SL_CONF_LIST)
+        list_clear(field(target, o));
+    if (store(o, text, field(target, o)))
+        return SL_OK;
+    sl_conf_expected(o, expected, sizeof expected);
+    return sl_why_set(why, SL_ECONFIG, "%s is \"%.80s\"; expected %s", o->key, text, expected);
+}
+
+void sl_conf_print(const struct sl_conf_opt *o, const void *target, char *text, size_t size)
+{
+    const void *at = (const char *)target + o->offset;
+    const struct sl_conf_list *list = at;
+    size_t len = 0;
+    text[0] = '\0';
+    switch (o->type) {
+    case SL_CONF_STRING:
+        snprintf(text, size, "%s", *(char *const *)at ? *(char *const *)at : "");
+        break;
+    case SL_CONF_LIST:
+        for (size_t i = 0; i < list->n && len < size; i++)
+            len += (size_t)snprintf(text + len, size - len, "%s%s", i ? "," : "", list->items[i]);
+        break;
+    case SL_CONF_U32:
+        snprintf(text, size, "%" PRIu32, *(const uint32_t *)at);
+        break;
+    case SL_CONF_U64:
+    case SL_CONF_BYTES:
+        snprintf(text, size, "%" PRIu64, *(const uint64_t *)at);
+        break;
+    case SL_CONF_I32:
+        snprintf(text, size, "%" PRId32, *(const int32_t *)at);
+        break;
+    case SL_CONF_F64:
+        snprintf(text, size, "%.15g", *(const double *)at);
+        break;
+    case SL_CONF_BOOL:
+        snprintf(text, size, "%s", *(const bool *)at ? "true" : "false");
+        break;
+    case SL_CONF_ENUM:
+        snprintf(text, size, "%s", o->words[*(const int *)at]);
+        break;
+    }
 }
 
 void sl_conf_fini(const struct sl_conf_opt *opts, void *target)

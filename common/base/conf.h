@@ -62,6 +62,12 @@ void sl_conf_help(const struct sl_conf_opt *opts, FILE *out);
 void sl_conf_expected(const struct sl_conf_opt *o, char *text, size_t size);
 /* Its form on the command line: "--kv-memory". */
 void sl_conf_flag(const struct sl_conf_opt *o, char *text, size_t size);
+/* Stores one value by its key, as a line of the file would; a list is replaced. SL_ECONFIG: *target is as it was,
+ * why says what was expected. */
+SL_MUST_CHECK enum sl_err sl_conf_set(const struct sl_conf_opt *opts, const char *key, const char *text,
+                                      void *target, struct sl_why *why);
+/* The value of an option as sl_conf_set() takes it, cut to size. */
+void sl_conf_print(const struct sl_conf_opt *o, const void *target, char *text, size_t size);
 /* True when two targets of one table have the same value of option o. */
 bool sl_conf_same(const struct sl_conf_opt *o, const void *a, const void *b);
 

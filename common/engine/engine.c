@@ -219,6 +219,15 @@ struct sl_engine_limits sl_engine_limits(const struct sl_engine *e)
                                      .chunk_stretch = e->chunk_stretch};
 }
 
+void sl_engine_set_pace(struct sl_engine *e, int32_t chunk_tokens, int32_t speculation, double tpot_target_ms,
+                        double chunk_stretch)
+{
+    e->chunk_tokens = chunk_tokens == SL_CHUNK_DEFAULT ? SL_CHUNK_AUTO : chunk_tokens;
+    e->speculation = speculation;
+    e->tpot_target_ms = tpot_target_ms;
+    e->chunk_stretch = chunk_stretch > 0 ? chunk_stretch : SL_PLAN_STRETCH;
+}
+
 uint64_t sl_engine_progress(const struct sl_engine *e)
 {
     return sl_device_progress(e->dev);

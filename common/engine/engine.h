@@ -73,6 +73,9 @@ struct sl_engine_limits {
     double tpot_target_ms, chunk_stretch;
 };
 struct sl_engine_limits sl_engine_limits(const struct sl_engine *e);
+/* The same fields of sl_engine_conf, of sequences opened and steps planned from now on. */
+void sl_engine_set_pace(struct sl_engine *e, int32_t chunk_tokens, int32_t speculation, double tpot_target_ms,
+                        double chunk_stretch);
 uint64_t sl_engine_progress(const struct sl_engine *e); /* layers computed; any thread */
 
 struct sl_seq_spec {
@@ -162,6 +165,7 @@ struct sl_engine_event {
     struct sl_seq *seq;
     void *owner;
     uint32_t computed_tokens;
+    double step_ms; /* SL_EV_COMPUTED: of the step that computed them; 0 = they were in the cache */
     struct sl_sampled sampled;
     uint32_t token_index; /* generated tokens before it: n_tokens - n_prompt - 1 */
     enum sl_finish reason;

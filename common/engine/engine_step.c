@@ -115,11 +115,13 @@ static bool reserve(struct sl_engine *e, struct sl_seq *s)
 }
 
 /* A prompt chunk, or pages found in the cache. */
-static void tell_computed(struct sl_seq *s)
+static void tell_computed(struct sl_seq *s, double step_ms)
 {
-    sl_engine_event_push(
-        s->e, &(struct sl_engine_event){
-                  .kind = SL_EV_COMPUTED, .seq = s, .owner = s->owner, .computed_tokens = s->computed});
+    sl_engine_event_push(s->e, &(struct sl_engine_event){.kind = SL_EV_COMPUTED,
+                                                         .seq = s,
+                                                         .owner = s->owner,
+                                                         .computed_tokens = s->computed,
+                                                         .step_ms = step_ms});
 }
 
 static void admit(struct sl_engine *e, struct sl_seq *s)
@@ -138,7 +140,7 @@ static void admit(struct sl_engine *e, struct sl_seq *s)
         e, &(struct sl_engine_event){
                .kind = SL_EV_ADMITTED, .seq = s, .owner = s->owner, .computed_tokens = s->computed});
     if (s->hit)
-        tell_computed(s);
+        tell_computed(s, 0);
     if (s->computed == sl_seq_goal(s)) /* nothing is sampled, else a token would be left */
         sl_seq_prompt_done(s);
 }
@@ -215,7 +217,7 @@ static uint32_t gather_prompts(struct sl_engine *e)
             continue;
         uint32_t goal = sl_seq_goal(s);
         if (sl_seq_rematch(s))
-            tell_computed(s);
+            tell_computed(s, 0);
         if (s->computed == goal)
             sl_seq_prompt_done(s);
         if (s->state != SL_SEQ_PREFILL || has_twin(e, s))
@@ -356,7 +358,7 @@ static void collect_chunk(struct sl_seq *s, uint32_t n_rows)
     if (n_rows > s->largest_chunk)
         s->largest_chunk = n_rows;
     e->total.prompt_tokens += n_rows;
-    tell_computed(s);
+    tell_computed(s, e->step.actual_ms);
 }
 
 static void collect_run(struct sl_engine *e, uint32_t i)

@@ -1,15 +1,15 @@
 /* common/grammar/json_schema.c - each schema that stands somewhere becomes a rule, written once, from a list
- * of those still to be written: so neither recursion of schemas nor of this file needs care.
- *
- * Jumps name labels while the program is written; they become places at the end. */
+ * of those still to be written: so neither recursion of schemas nor of this file needs care. */
 #include "common/grammar/json_schema.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/buf.h"
 #include "common/base/hashmap.h"
 #include "common/base/mem.h"
+#include "common/grammar/grammar_writer.h"
 #include "common/grammar/matcher.h"
 
 #define MAX_RULES       4096 /* schemas in a schema: more than 64 KiB of text hold in practice */
@@ -18,11 +18,9 @@
 #define NUMBER_DIGITS   16   /* doubles hold 15 to 17 */
 #define EXPONENT_DIGITS 2    /* so that no number is infinite */
 
-typedef uint32_t label;
-
 struct rule {
     const json_t *schema; /* NULL: one of the fixed ones */
-    label at;
+    sl_label at;
     char path[PATH_BYTES];
 };
 
@@ -31,14 +29,11 @@ enum fixed { ANY, ANY_OBJECT, ANY_ARRAY, STRING, CHAR, NUMBER, INTEGER, BLANKS, 
 
 struct writer {
     const json_t *root;
-    struct sl_insn *insns;
-    uint32_t n, cap;
-    uint32_t *places; /* of labels */
-    uint32_t n_labels, cap_labels;
+    struct sl_writer out;
     struct rule *rules;
     uint32_t n_rules;
     struct sl_hashmap *rule_of; /* schema's address -> rule's number + 1 */
-    label fixed[N_FIXED];
+    sl_label fixed[N_FIXED];
     const char *path; /* of the rule that is written */
     enum sl_err err;
     struct sl_why *why;
@@ -50,185 +45,35 @@ static void refuse(struct writer *w, enum sl_err err, const char *word, const ch
         w->err = sl_why_set(w->why, err, "%s%s%s: %s", w->path, *word ? "." : "", word, what);
 }
 
-/* ---- instructions ---- */
-
-static void put(struct writer *w, struct sl_insn i)
-{
-    if (w->n == SL_GRAMMAR_MAX_INSNS) {
-        refuse(w, SL_ETOOBIG, "", "the schema is too large");
-        return;
-    }
-    if (w->n == w->cap) {
-        w->cap = w->cap ? 2 * w->cap : 256;
-        w->insns = sl_xrealloc(w->insns, w->cap * sizeof *w->insns);
-    }
-    w->insns[w->n++] = i;
-}
-
-static label new_label(struct writer *w)
-{
-    if (w->n_labels == w->cap_labels) {
-        w->cap_labels = w->cap_labels ? 2 * w->cap_labels : 256;
-        w->places = sl_xrealloc(w->places, w->cap_labels * sizeof *w->places);
-    }
-    return w->n_labels++;
-}
-
-static void place(struct writer *w, label l)
-{
-    w->places[l] = w->n;
-}
-
-static label here(struct writer *w)
-{
-    label l = new_label(w);
-    place(w, l);
-    return l;
-}
-
-static void byte(struct writer *w, unsigned lo, unsigned hi)
-{
-    put(w, (struct sl_insn){.op = SL_INSN_BYTE, .lo = (uint8_t)lo, .hi = (uint8_t)hi});
-}
-
-static void text(struct writer *w, const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        byte(w, (unsigned char)s[i], (unsigned char)s[i]);
-}
-
-static void word(struct writer *w, const char *s)
-{
-    text(w, s, strlen(s));
-}
-
-static void split(struct writer *w, label x, label y)
-{
-    put(w, (struct sl_insn){.op = SL_INSN_SPLIT, .x = x, .y = y});
-}
-
-/* Goes on with what follows, or at `other`. */
-static void or_at(struct writer *w, label other)
-{
-    label go_on = new_label(w);
-    split(w, go_on, other);
-    place(w, go_on);
-}
-
-static void jump(struct writer *w, label x)
-{
-    put(w, (struct sl_insn){.op = SL_INSN_JUMP, .x = x});
-}
-
-static void call(struct writer *w, label x)
-{
-    put(w, (struct sl_insn){.op = SL_INSN_CALL, .x = x});
-}
-
-static void give_back(struct writer *w)
-{
-    put(w, (struct sl_insn){.op = SL_INSN_RETURN});
-}
-
-/* Alternatives: begin each with alt_next(), end the last with alt_end(). */
-struct alt {
-    label next, end;
-    bool open;
-};
-
-static void alt_next(struct writer *w, struct alt *a, bool last)
-{
-    if (!a->open)
-        a->end = new_label(w);
-    else
-        jump(w, a->end);
-    if (a->open)
-        place(w, a->next);
-    a->open = true;
-    if (last)
-        return;
-    label first = new_label(w);
-    a->next = new_label(w);
-    split(w, first, a->next);
-    place(w, first);
-}
-
-static void alt_end(struct writer *w, const struct alt *a)
-{
-    place(w, a->end);
-}
-
-/* From `from` to `to` bytes of a range; more than one range in ranges: pairs of lo and hi, ended by a 0. */
-static void one_of(struct writer *w, const char *ranges)
-{
-    struct alt a = {0};
-    for (const char *r = ranges; *r; r += 2) {
-        alt_next(w, &a, r[2] == '\0');
-        byte(w, (unsigned char)r[0], (unsigned char)r[1]);
-    }
-    alt_end(w, &a);
-}
-
-/* item, min to max times (UINT32_MAX: without end); item is a rule. */
-static void repeat(struct writer *w, label item, uint32_t min, uint32_t max)
-{
-    label end = new_label(w);
-    for (uint32_t i = 0; i < min; i++)
-        call(w, item);
-    if (max == UINT32_MAX) {
-        label again = here(w), more = new_label(w);
-        split(w, more, end);
-        place(w, more);
-        call(w, item);
-        jump(w, again);
-    }
-    for (uint32_t i = min; max != UINT32_MAX && i < max; i++) {
-        or_at(w, end);
-        call(w, item);
-    }
-    place(w, end);
-}
-
-/* 0 to max more digits, in line: numbers are short and calls cost a stack's place. */
-static void digits(struct writer *w, uint32_t max)
-{
-    label end = new_label(w);
-    for (uint32_t i = 0; i < max; i++) {
-        or_at(w, end);
-        byte(w, '0', '9');
-    }
-    place(w, end);
-}
-
 /* ---- fixed rules ---- */
 
 static void write_blanks(struct writer *w)
 {
-    struct alt a = {0};
-    alt_next(w, &a, false);
-    alt_next(w, &a, false);
-    byte(w, ' ', ' ');
-    alt_next(w, &a, true);
-    byte(w, '\n', '\n');
-    label end = new_label(w);
+    struct sl_write_alt a = {0};
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_byte(&w->out, ' ', ' ');
+    sl_write_alt_next(&w->out, &a, true);
+    sl_write_byte(&w->out, '\n', '\n');
+    sl_label end = sl_write_label(&w->out);
     for (uint32_t i = 0; i < INDENT_CHARS; i++) {
-        or_at(w, end);
-        one_of(w, "  \t\t");
+        sl_write_or_at(&w->out, end);
+        sl_write_one_of(&w->out, "  \t\t");
     }
-    place(w, end);
-    alt_end(w, &a);
-    give_back(w);
+    sl_write_place(&w->out, end);
+    sl_write_alt_end(&w->out, &a);
+    sl_write_return(&w->out);
 }
 
 static void blanks(struct writer *w)
 {
-    call(w, w->fixed[BLANKS]);
+    sl_write_call(&w->out, w->fixed[BLANKS]);
 }
 
 static void hex(struct writer *w, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        one_of(w, "09afAF");
+        sl_write_one_of(&w->out, "09afAF");
 }
 
 /* A character of a string: itself in UTF-8 (table 3-7 of the Unicode standard), or an escape. */
@@ -239,169 +84,163 @@ static void write_char(struct writer *w)
     } utf8[] = {{0xC2, 0xDF, 0x80, 0xBF, 0}, {0xE0, 0xE0, 0xA0, 0xBF, 1}, {0xE1, 0xEC, 0x80, 0xBF, 1},
                 {0xED, 0xED, 0x80, 0x9F, 1}, {0xEE, 0xEF, 0x80, 0xBF, 1}, {0xF0, 0xF0, 0x90, 0xBF, 2},
                 {0xF1, 0xF3, 0x80, 0xBF, 2}, {0xF4, 0xF4, 0x80, 0x8F, 2}};
-    struct alt a = {0};
-    alt_next(w, &a, false);
-    one_of(w, " !#[]~");
+    struct sl_write_alt a = {0};
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_one_of(&w->out, " !#[]~");
     for (size_t i = 0; i < SL_COUNTOF(utf8); i++) {
-        alt_next(w, &a, false);
-        byte(w, utf8[i].lo, utf8[i].hi);
-        byte(w, utf8[i].lo2, utf8[i].hi2);
+        sl_write_alt_next(&w->out, &a, false);
+        sl_write_byte(&w->out, utf8[i].lo, utf8[i].hi);
+        sl_write_byte(&w->out, utf8[i].lo2, utf8[i].hi2);
         for (unsigned k = 0; k < utf8[i].more; k++)
-            byte(w, 0x80, 0xBF);
+            sl_write_byte(&w->out, 0x80, 0xBF);
     }
-    alt_next(w, &a, false);
-    word(w, "\\");
-    one_of(w, "\"\"\\\\//bbffnnrrtt");
-    alt_next(w, &a, false); /* \u, no surrogates */
-    word(w, "\\u");
-    one_of(w, "09acefACEF");
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_word(&w->out, "\\");
+    sl_write_one_of(&w->out, "\"\"\\\\//bbffnnrrtt");
+    sl_write_alt_next(&w->out, &a, false); /* \u, no surrogates */
+    sl_write_word(&w->out, "\\u");
+    sl_write_one_of(&w->out, "09acefACEF");
     hex(w, 3);
-    alt_next(w, &a, true);
-    word(w, "\\u");
-    one_of(w, "ddDD");
-    byte(w, '0', '7');
+    sl_write_alt_next(&w->out, &a, true);
+    sl_write_word(&w->out, "\\u");
+    sl_write_one_of(&w->out, "ddDD");
+    sl_write_byte(&w->out, '0', '7');
     hex(w, 2);
-    alt_end(w, &a);
-    give_back(w);
+    sl_write_alt_end(&w->out, &a);
+    sl_write_return(&w->out);
 }
 
 static void write_string(struct writer *w, uint32_t min, uint32_t max)
 {
-    word(w, "\"");
-    repeat(w, w->fixed[CHAR], min, max);
-    word(w, "\"");
-    give_back(w);
-}
-
-static void optional(struct writer *w, label *skip)
-{
-    *skip = new_label(w);
-    or_at(w, *skip);
+    sl_write_word(&w->out, "\"");
+    sl_write_repeat(&w->out, w->fixed[CHAR], min, max);
+    sl_write_word(&w->out, "\"");
+    sl_write_return(&w->out);
 }
 
 static void write_number(struct writer *w, bool integer)
 {
-    label skip;
-    struct alt a = {0};
-    optional(w, &skip);
-    word(w, "-");
-    place(w, skip);
-    alt_next(w, &a, false);
-    word(w, "0");
-    alt_next(w, &a, true);
-    byte(w, '1', '9');
-    digits(w, NUMBER_DIGITS - 1);
-    alt_end(w, &a);
+    sl_label skip;
+    struct sl_write_alt a = {0};
+    sl_write_optional(&w->out, &skip);
+    sl_write_word(&w->out, "-");
+    sl_write_place(&w->out, skip);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_word(&w->out, "0");
+    sl_write_alt_next(&w->out, &a, true);
+    sl_write_byte(&w->out, '1', '9');
+    sl_write_digits(&w->out, NUMBER_DIGITS - 1);
+    sl_write_alt_end(&w->out, &a);
     if (!integer) {
-        optional(w, &skip);
-        word(w, ".");
-        byte(w, '0', '9');
-        digits(w, NUMBER_DIGITS - 1);
-        place(w, skip);
-        optional(w, &skip);
-        label sign;
-        one_of(w, "eeEE");
-        optional(w, &sign);
-        one_of(w, "++--");
-        place(w, sign);
-        byte(w, '0', '9');
-        digits(w, EXPONENT_DIGITS - 1);
-        place(w, skip);
+        sl_write_optional(&w->out, &skip);
+        sl_write_word(&w->out, ".");
+        sl_write_byte(&w->out, '0', '9');
+        sl_write_digits(&w->out, NUMBER_DIGITS - 1);
+        sl_write_place(&w->out, skip);
+        sl_write_optional(&w->out, &skip);
+        sl_label sign;
+        sl_write_one_of(&w->out, "eeEE");
+        sl_write_optional(&w->out, &sign);
+        sl_write_one_of(&w->out, "++--");
+        sl_write_place(&w->out, sign);
+        sl_write_byte(&w->out, '0', '9');
+        sl_write_digits(&w->out, EXPONENT_DIGITS - 1);
+        sl_write_place(&w->out, skip);
     }
-    give_back(w);
+    sl_write_return(&w->out);
 }
 
 /* open, min to max of item with commas between them, close. */
-static void write_list(struct writer *w, const char *open, const char *close, label item, uint32_t min,
+static void write_list(struct writer *w, const char *open, const char *close, sl_label item, uint32_t min,
                        uint32_t max)
 {
-    label end = new_label(w), more = new_label(w);
-    word(w, open);
+    sl_label end = sl_write_label(&w->out), more = sl_write_label(&w->out);
+    sl_write_word(&w->out, open);
     blanks(w);
     if (max == 0) {
-        jump(w, end);
+        sl_write_jump(&w->out, end);
     } else if (min == 0) {
-        or_at(w, end);
+        sl_write_or_at(&w->out, end);
     }
     if (max > 0)
-        call(w, item);
+        sl_write_call(&w->out, item);
     for (uint32_t i = 1; i < min; i++) {
-        word(w, ",");
+        sl_write_word(&w->out, ",");
         blanks(w);
-        call(w, item);
+        sl_write_call(&w->out, item);
     }
     uint32_t have = min > 1 ? min : 1;
     if (max == UINT32_MAX) {
-        label again = here(w);
-        split(w, more, end);
-        place(w, more);
-        word(w, ",");
+        sl_label again = sl_write_here(&w->out);
+        sl_write_split(&w->out, more, end);
+        sl_write_place(&w->out, more);
+        sl_write_word(&w->out, ",");
         blanks(w);
-        call(w, item);
-        jump(w, again);
+        sl_write_call(&w->out, item);
+        sl_write_jump(&w->out, again);
     }
     for (uint32_t i = have; max != UINT32_MAX && i < max; i++) {
-        or_at(w, end);
-        word(w, ",");
+        sl_write_or_at(&w->out, end);
+        sl_write_word(&w->out, ",");
         blanks(w);
-        call(w, item);
+        sl_write_call(&w->out, item);
     }
-    place(w, end);
+    sl_write_place(&w->out, end);
     blanks(w);
-    word(w, close);
-    give_back(w);
+    sl_write_word(&w->out, close);
+    sl_write_return(&w->out);
 }
 
 static void write_fixed(struct writer *w)
 {
-    label pair = new_label(w);
-    struct alt a = {0};
+    sl_label pair = sl_write_label(&w->out);
+    struct sl_write_alt a = {0};
     w->path = "schema";
     for (int i = 0; i < N_FIXED; i++)
-        w->fixed[i] = new_label(w);
-    place(w, w->fixed[ANY]);
-    alt_next(w, &a, false);
-    call(w, w->fixed[ANY_OBJECT]);
-    alt_next(w, &a, false);
-    call(w, w->fixed[ANY_ARRAY]);
-    alt_next(w, &a, false);
-    call(w, w->fixed[STRING]);
-    alt_next(w, &a, false);
-    call(w, w->fixed[NUMBER]);
-    alt_next(w, &a, false);
-    word(w, "true");
-    alt_next(w, &a, false);
-    word(w, "false");
-    alt_next(w, &a, true);
-    word(w, "null");
-    alt_end(w, &a);
-    give_back(w);
-    place(w, pair);
-    call(w, w->fixed[STRING]);
-    word(w, ":");
+        w->fixed[i] = sl_write_label(&w->out);
+    sl_write_place(&w->out, w->fixed[ANY]);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_call(&w->out, w->fixed[ANY_OBJECT]);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_call(&w->out, w->fixed[ANY_ARRAY]);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_call(&w->out, w->fixed[STRING]);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_call(&w->out, w->fixed[NUMBER]);
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_word(&w->out, "true");
+    sl_write_alt_next(&w->out, &a, false);
+    sl_write_word(&w->out, "false");
+    sl_write_alt_next(&w->out, &a, true);
+    sl_write_word(&w->out, "null");
+    sl_write_alt_end(&w->out, &a);
+    sl_write_return(&w->out);
+    sl_write_place(&w->out, pair);
+    sl_write_call(&w->out, w->fixed[STRING]);
+    sl_write_word(&w->out, ":");
     blanks(w);
-    call(w, w->fixed[ANY]);
-    give_back(w);
-    place(w, w->fixed[ANY_OBJECT]);
+    sl_write_call(&w->out, w->fixed[ANY]);
+    sl_write_return(&w->out);
+    sl_write_place(&w->out, w->fixed[ANY_OBJECT]);
     write_list(w, "{", "}", pair, 0, UINT32_MAX);
-    place(w, w->fixed[ANY_ARRAY]);
+    sl_write_place(&w->out, w->fixed[ANY_ARRAY]);
     write_list(w, "[", "]", w->fixed[ANY], 0, UINT32_MAX);
-    place(w, w->fixed[STRING]);
+    sl_write_place(&w->out, w->fixed[STRING]);
     write_string(w, 0, UINT32_MAX);
-    place(w, w->fixed[CHAR]);
+    sl_write_place(&w->out, w->fixed[CHAR]);
     write_char(w);
-    place(w, w->fixed[NUMBER]);
+    sl_write_place(&w->out, w->fixed[NUMBER]);
     write_number(w, false);
-    place(w, w->fixed[INTEGER]);
+    sl_write_place(&w->out, w->fixed[INTEGER]);
     write_number(w, true);
-    place(w, w->fixed[BLANKS]);
+    sl_write_place(&w->out, w->fixed[BLANKS]);
     write_blanks(w);
 }
 
 /* ---- schemas ---- */
 
 /* The rule of a schema that stands at path/word; written later. */
-static label rule_of(struct writer *w, const json_t *schema, const char *word, const char *member)
+static sl_label rule_of(struct writer *w, const json_t *schema, const char *word, const char *member)
 {
     if (json_is_true(schema))
         return w->fixed[ANY];
@@ -420,7 +259,7 @@ static label rule_of(struct writer *w, const json_t *schema, const char *word, c
     }
     struct rule *r = &w->rules[w->n_rules++];
     r->schema = schema;
-    r->at = new_label(w);
+    r->at = sl_write_label(&w->out);
     (void)snprintf(r->path, sizeof r->path, "%s%s%s%s%s", w->path, *word ? "." : "", word, *member ? "." : "",
                    member);
     sl_hashmap_put_u64(w->rule_of, key, (void *)(uintptr_t)w->n_rules);
@@ -464,63 +303,63 @@ static void write_key(struct writer *w, const char *name)
     struct sl_buf key;
     sl_buf_init(&key, SIZE_MAX); /* of a schema that is bounded */
     sl_buf_json_escape(&key, name, strlen(name));
-    word(w, "\"");
-    text(w, key.data, key.len);
-    word(w, "\":");
+    sl_write_word(&w->out, "\"");
+    sl_write_text(&w->out, key.data, key.len);
+    sl_write_word(&w->out, "\":");
     blanks(w);
     sl_buf_fini(&key);
 }
 
 /* Members in order. Two places in front of each: nothing was written so far, something was and a comma is
  * due. */
-static void write_members(struct writer *w, const json_t *schema, const json_t *properties, label extra,
+static void write_members(struct writer *w, const json_t *schema, const json_t *properties, sl_label extra,
                           bool has_extra)
 {
     size_t n = json_object_size(properties), i = 0;
-    label(*at)[2] = sl_xcalloc(n + 1, sizeof *at);
+    sl_label(*at)[2] = sl_xcalloc(n + 1, sizeof *at);
     const char *name;
     json_t *value;
     for (size_t k = 0; k <= n; k++)
         for (int some = 0; some < 2; some++)
-            at[k][some] = new_label(w);
-    jump(w, at[0][0]);
+            at[k][some] = sl_write_label(&w->out);
+    sl_write_jump(&w->out, at[0][0]);
     json_object_foreach((json_t *)properties, name, value)
     {
-        label rule = rule_of(w, value, "properties", name);
+        sl_label rule = rule_of(w, value, "properties", name);
         for (int some = 0; some < 2; some++) {
-            place(w, at[i][some]);
+            sl_write_place(&w->out, at[i][some]);
             if (!is_required(schema, name)) {
-                or_at(w, at[i + 1][some]);
+                sl_write_or_at(&w->out, at[i + 1][some]);
             }
             if (some) {
-                word(w, ",");
+                sl_write_word(&w->out, ",");
                 blanks(w);
             }
             write_key(w, name);
-            call(w, rule);
-            jump(w, at[i + 1][1]);
+            sl_write_call(&w->out, rule);
+            sl_write_jump(&w->out, at[i + 1][1]);
         }
         i++;
     }
-    label end = new_label(w), more = new_label(w), first = new_label(w);
-    place(w, at[n][0]);
+    sl_label end = sl_write_label(&w->out), more = sl_write_label(&w->out), first = sl_write_label(&w->out);
+    sl_write_place(&w->out, at[n][0]);
     if (has_extra) {
-        split(w, first, end);
-        place(w, first);
-        call(w, extra);
+        sl_write_split(&w->out, first, end);
+        sl_write_place(&w->out, first);
+        sl_write_call(&w->out, extra);
     } else {
-        jump(w, end);
+        sl_write_jump(&w->out, end);
     }
-    place(w, at[n][1]);
+    sl_write_place(&w->out, at[n][1]);
     if (has_extra) {
-        split(w, more, end);
-        place(w, more);
-        word(w, ",");
+        sl_write_split(&w->out, more, end);
+        sl_write_place(&w->out, more);
+        sl_write_word(&w->out, ",");
         blanks(w);
-        call(w, extra);
-        jump(w, at[n][1]);
+        sl_write_call(&w->out, extra);
+        sl_write_jump(&w->out, at[n][1]);
     }
-    place(w, end);
+    sl_write_place(&w->out, end);
     sl_free(at);
 }
 
@@ -545,26 +384,27 @@ static void write_object(struct writer *w, const json_t *schema)
     const json_t *additional = json_object_get(schema, "additionalProperties");
     bool listed = json_object_size(properties) > 0;
     bool has_extra = additional ? !json_is_false(additional) : !listed;
-    label extra = new_label(w), body = new_label(w);
+    sl_label extra = sl_write_label(&w->out), body = sl_write_label(&w->out);
     if (properties && !json_is_object(properties))
         refuse(w, SL_EINVAL, "properties", "expected an object");
     check_required(w, schema, properties);
-    jump(w, body);
+    sl_write_jump(&w->out, body);
     if (has_extra) {
-        place(w, extra);
-        call(w, w->fixed[STRING]);
-        word(w, ":");
+        sl_write_place(&w->out, extra);
+        sl_write_call(&w->out, w->fixed[STRING]);
+        sl_write_word(&w->out, ":");
         blanks(w);
-        call(w, additional ? rule_of(w, additional, "additionalProperties", "") : w->fixed[ANY]);
-        give_back(w);
+        sl_write_call(&w->out,
+                      additional ? rule_of(w, additional, "additionalProperties", "") : w->fixed[ANY]);
+        sl_write_return(&w->out);
     }
-    place(w, body);
-    word(w, "{");
+    sl_write_place(&w->out, body);
+    sl_write_word(&w->out, "{");
     blanks(w);
     write_members(w, schema, properties, extra, has_extra);
     blanks(w);
-    word(w, "}");
-    give_back(w);
+    sl_write_word(&w->out, "}");
+    sl_write_return(&w->out);
 }
 
 static void write_array(struct writer *w, const json_t *schema)
@@ -577,7 +417,7 @@ static void write_array(struct writer *w, const json_t *schema)
 
 static void write_values(struct writer *w, const json_t *list)
 {
-    struct alt a = {0};
+    struct sl_write_alt a = {0};
     size_t i;
     json_t *value;
     json_array_foreach((json_t *)list, i, value)
@@ -585,12 +425,12 @@ static void write_values(struct writer *w, const json_t *list)
         size_t n = json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
         char *s = sl_xalloc(n + 1);
         (void)json_dumpb(value, s, n, JSON_COMPACT | JSON_ENCODE_ANY);
-        alt_next(w, &a, i + 1 == json_array_size(list));
-        text(w, s, n);
+        sl_write_alt_next(&w->out, &a, i + 1 == json_array_size(list));
+        sl_write_text(&w->out, s, n);
         sl_free(s);
     }
-    alt_end(w, &a);
-    give_back(w);
+    sl_write_alt_end(&w->out, &a);
+    sl_write_return(&w->out);
 }
 
 static void write_one_type(struct writer *w, const json_t *schema, const char *type)
@@ -604,20 +444,20 @@ static void write_one_type(struct writer *w, const json_t *schema, const char *t
         counts_of(w, schema, "minLength", "maxLength", &min, &max);
         write_string(w, min, max);
     } else if (strcmp(type, "number") == 0) {
-        jump(w, w->fixed[NUMBER]);
+        sl_write_jump(&w->out, w->fixed[NUMBER]);
     } else if (strcmp(type, "integer") == 0) {
-        jump(w, w->fixed[INTEGER]);
+        sl_write_jump(&w->out, w->fixed[INTEGER]);
     } else if (strcmp(type, "null") == 0) {
-        word(w, "null");
-        give_back(w);
+        sl_write_word(&w->out, "null");
+        sl_write_return(&w->out);
     } else if (strcmp(type, "boolean") == 0) {
-        struct alt a = {0};
-        alt_next(w, &a, false);
-        word(w, "true");
-        alt_next(w, &a, true);
-        word(w, "false");
-        alt_end(w, &a);
-        give_back(w);
+        struct sl_write_alt a = {0};
+        sl_write_alt_next(&w->out, &a, false);
+        sl_write_word(&w->out, "true");
+        sl_write_alt_next(&w->out, &a, true);
+        sl_write_word(&w->out, "false");
+        sl_write_alt_end(&w->out, &a);
+        sl_write_return(&w->out);
     } else {
         refuse(w, SL_EINVAL, "type", "expected object, array, string, number, integer, boolean or null");
     }
@@ -630,12 +470,12 @@ static void write_types(struct writer *w, const json_t *schema, const json_t *ty
     json_t *type;
     json_array_foreach((json_t *)types, i, type)
     {
-        label next = new_label(w), first = new_label(w);
+        sl_label next = sl_write_label(&w->out), first = sl_write_label(&w->out);
         if (i + 1 < json_array_size(types))
-            split(w, first, next);
-        place(w, first);
+            sl_write_split(&w->out, first, next);
+        sl_write_place(&w->out, first);
         write_one_type(w, schema, json_is_string(type) ? json_string_value(type) : "");
-        place(w, next);
+        sl_write_place(&w->out, next);
     }
     if (json_array_size(types) == 0)
         refuse(w, SL_EINVAL, "type", "is an empty list");
@@ -643,7 +483,7 @@ static void write_types(struct writer *w, const json_t *schema, const json_t *ty
 
 static void write_any_of(struct writer *w, const json_t *list, const char *name)
 {
-    struct alt a = {0};
+    struct sl_write_alt a = {0};
     size_t i;
     json_t *one;
     if (json_array_size(list) == 0) {
@@ -656,11 +496,18 @@ static void write_any_of(struct writer *w, const json_t *list, const char *name)
     {
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
-        alt_next(w, &a, i + 1 == json_array_size(list));
-        call(w, rule_of(w, one, name, number));
+        sl_write_alt_next(&w->out, &a, i + 1 == json_array_size(list));
+        sl_write_call(&w->out, rule_of(w, one, name, number));
     }
-    alt_end(w, &a);
-    give_back(w);
+    sl_write_alt_end(&w->out, &a);
+    sl_write_return(&w->out);
+}
+
+static const json_t *element(const json_t *list, const char *name)
+{
+    char *end;
+    unsigned long i = strtoul(name, &end, 10);
+    return name[0] >= '0' && name[0] <= '9' && *end == '\0' ? json_array_get(list, i) : NULL;
 }
 
 /* "#", "#/a/b" with ~0 and ~1 as RFC 6901 has it. */
@@ -680,7 +527,7 @@ static const json_t *pointed(const json_t *root, const char *ref)
                 name[n - 1] = *++ref == '0' ? '~' : '/';
         }
         name[n] = '\0';
-        at = json_object_get(at, name);
+        at = json_is_array(at) ? element(at, name) : json_object_get(at, name);
     }
     return *ref ? NULL : at;
 }
@@ -691,7 +538,7 @@ static void write_ref(struct writer *w, const json_t *ref)
     if (!to)
         refuse(w, SL_EINVAL, "$ref", "expected a place in this schema that there is, as \"#/$defs/name\"");
     else
-        jump(w, rule_of(w, to, "$ref", ""));
+        sl_write_jump(&w->out, rule_of(w, to, "$ref", ""));
 }
 
 /* What a word means here; the first of a schema's that shapes it is followed, the others belong to it. */
@@ -775,49 +622,48 @@ static void write_schema(struct writer *w, const json_t *schema)
     else if (json_object_get(schema, "items"))
         write_array(w, schema);
     else
-        jump(w, w->fixed[ANY]);
+        sl_write_jump(&w->out, w->fixed[ANY]);
 }
 
-void sl_grammar_free(struct sl_grammar *p)
+/* The text: values of the schema, of which `value` is the rule, in their frame. */
+static void write_frame(struct writer *w, const struct sl_schema_frame *f, sl_label value)
 {
-    if (!p)
-        return;
-    sl_free(p->insns);
-    sl_free(p);
-}
-
-static void resolve(struct writer *w)
-{
-    for (uint32_t i = 0; i < w->n; i++) {
-        struct sl_insn *n = &w->insns[i];
-        if (n->op == SL_INSN_SPLIT || n->op == SL_INSN_JUMP || n->op == SL_INSN_CALL)
-            n->x = w->places[n->x];
-        if (n->op == SL_INSN_SPLIT)
-            n->y = w->places[n->y];
+    sl_label end = sl_write_label(&w->out);
+    sl_write_word(&w->out, f->before);
+    sl_write_call(&w->out, value);
+    for (uint32_t i = 1; i < f->max; i++) {
+        sl_write_or_at(&w->out, end);
+        sl_write_word(&w->out, f->between);
+        sl_write_call(&w->out, value);
     }
+    sl_write_place(&w->out, end);
+    sl_write_word(&w->out, f->after);
+    sl_write_insn(&w->out, (struct sl_insn){.op = SL_INSN_END});
 }
 
-enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_grammar **out, struct sl_why *why)
+enum sl_err sl_json_schema_compile(const json_t *schema, const struct sl_schema_frame *frame,
+                                   struct sl_grammar **out, struct sl_why *why)
 {
+    static const struct sl_schema_frame bare = {.before = "", .between = "", .after = "", .max = 1};
     struct writer w = {.root = schema, .why = why, .path = "schema"};
+    struct sl_grammar *p = NULL;
     w.rules = sl_xcalloc(MAX_RULES, sizeof *w.rules);
     w.rule_of = sl_hashmap_new();
-    label start = new_label(&w);
-    call(&w, start);
-    put(&w, (struct sl_insn){.op = SL_INSN_END});
+    sl_label start = sl_write_label(&w.out);
+    write_frame(&w, frame ? frame : &bare, start);
     write_fixed(&w);
-    place(&w, start);
-    jump(&w, rule_of(&w, schema, "", ""));
+    sl_write_place(&w.out, start);
+    sl_write_jump(&w.out, rule_of(&w, schema, "", ""));
     for (uint32_t i = 0; i < w.n_rules && w.err == SL_OK; i++) {
         w.path = w.rules[i].path;
-        place(&w, w.rules[i].at);
+        sl_write_place(&w.out, w.rules[i].at);
         write_schema(&w, w.rules[i].schema);
+        if (w.out.too_large)
+            refuse(&w, SL_ETOOBIG, "", "the schema is too large");
     }
-    struct sl_grammar *p = sl_xalloc(sizeof *p);
-    *p = (struct sl_grammar){.insns = w.insns, .n = w.n};
     if (w.err == SL_OK) {
-        resolve(&w);
-        struct sl_matcher *m = sl_matcher_new(p);
+        p = sl_writer_finish(&w.out);
+        struct sl_matcher *m = p ? sl_matcher_new(p) : NULL;
         if (!m)
             w.err = sl_why_set(why, SL_EINVAL, "schema: no value fits it");
         sl_matcher_free(m);
@@ -826,8 +672,8 @@ enum sl_err sl_json_schema_compile(const json_t *schema, struct sl_grammar **out
         *out = p;
     else
         sl_grammar_free(p);
+    sl_writer_fini(&w.out);
     sl_hashmap_free(w.rule_of);
-    sl_free(w.places);
     sl_free(w.rules);
     return w.err;
 }

@@ -17,6 +17,7 @@
 #include "common/base/mem.h"
 #include "common/base/notify.h"
 #include "common/base/rand.h"
+#include "common/node/node_admin.h"
 #include "common/node/node_leg.h"
 #include "common/node/node_router.h"
 #include "common/node/node_stats.h"
@@ -203,6 +204,9 @@ static void on_command(struct sl_node *n, struct sl_wire_in *in)
         return;
     case SLUICE__ENVELOPE__BODY_RESYNC:
         on_resync(n, in);
+        return;
+    case SLUICE__ENVELOPE__BODY_ADMIN:
+        sl_node_admin(n, in);
         return;
     default:
         reply_code(in, SL_EUNSUPPORTED, "a node does not take this message");

@@ -48,6 +48,7 @@ struct sl_legs {
     struct sl_list active;         /* not released: they hold a sequence or a transfer */
     struct sl_list finished;       /* released, oldest first; kept for late duplicates and resyncs */
     uint32_t n_active, n_finished;
+    uint32_t n_constrained; /* of the active ones: their text has to fit a schema */
     size_t finished_bytes;
     struct sl_hashmap *tombstones; /* request id -> struct tombstone */
     struct sl_list tombstone_order;
@@ -63,6 +64,7 @@ struct sl_node_counters {
 struct sl_node {
     const struct sl_node_conf *conf;
     const struct sl_duty_ops *const *duties; /* NULL-terminated */
+    struct sl_node_conf *live; /* conf, where the program that runs the node lets it change; else NULL */
     uint64_t boot_id;
     struct sl_engine *engine;
     struct sl_node_words *words;

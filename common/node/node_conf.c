@@ -56,6 +56,10 @@ const struct sl_conf_opt sl_node_opts[] = {
      NULL},
     {"max_waiting", SL_CONF_U32, AT(max_waiting), "1024", "sequences that wait for a place; more are refused",
      1, 1000000, NULL},
+    {"max_constrained", SL_CONF_U32, AT(max_constrained), "64",
+     "requests at once whose answer has to fit a schema or a tool; each takes up to 12 MiB beside the KV "
+     "memory",
+     1, 65536, NULL},
     {"ungranted_pages", SL_CONF_U32, AT(ungranted_pages), "256",
      "pages that prefills may fill before their decode node has room", 0, 0, NULL},
     {"chunk_tokens", SL_CONF_STRING, AT(chunk_tokens_text), "auto",
@@ -179,6 +183,7 @@ static enum sl_err read_pace(struct sl_node_conf *c, struct sl_why *why)
 
 static enum sl_err read_roles(struct sl_node_conf *c, struct sl_why *why)
 {
+    c->may_prefill = c->may_decode = false;
     for (size_t i = 0; i < c->roles.n; i++) {
         if (strcmp(c->roles.items[i], "prefill") == 0)
             c->may_prefill = true;
@@ -279,4 +284,44 @@ void sl_node_conf_fini(struct sl_node_conf *c)
     sl_free(c->cache_path);
     c->cpu_list = NULL;
     c->cache_path = NULL;
+}
+
+static const char *const live_keys[] = {"chunk_tokens", "tpot_target_ms", "chunk_stretch", "speculation",
+                                        "roles",        "log_level",      "drain_ms"};
+
+bool sl_node_conf_is_live(const char *key)
+{
+    for (size_t i = 0; i < SL_COUNTOF(live_keys); i++)
+        if (strcmp(live_keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+static enum sl_err derive_live(struct sl_node_conf *c, struct sl_why *why)
+{
+    enum sl_err err = read_chunk_tokens(c, why);
+    if (!err)
+        err = read_speculation(c, why);
+    return err ? err : read_roles(c, why);
+}
+
+enum sl_err sl_node_conf_set(struct sl_node_conf *c, const char *key, const char *text, struct sl_why *why)
+{
+    char old[256] = "";
+    struct sl_why ignored = {{0}};
+    if (!sl_node_conf_is_live(key))
+        return sl_why_set(why, SL_EUNSUPPORTED,
+                          "%.40s cannot change while the node runs; these can: chunk_tokens, tpot_target_ms, "
+                          "chunk_stretch, speculation, roles, log_level, drain_ms",
+                          key);
+    for (const struct sl_conf_opt *o = sl_node_opts; o->key; o++)
+        if (strcmp(o->key, key) == 0)
+            sl_conf_print(o, c, old, sizeof old);
+    enum sl_err err = sl_conf_set(sl_node_opts, key, text, c, why);
+    if (!err)
+        err = derive_live(c, why);
+    if (err &&
+        (sl_conf_set(sl_node_opts, key, old, c, &ignored) != SL_OK || derive_live(c, &ignored) != SL_OK))
+        SL_ASSERT(false); /* it was good before */
+    return err;
 }

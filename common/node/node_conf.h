@@ -25,7 +25,7 @@ struct sl_node_conf {
     char *transport, *transfer_listen, *ucx_tls, *ucx_devices;
     char *cluster_secret_file, *control_tls_ca_file, *control_tls_cert_file, *control_tls_key_file;
     bool trust_network, digests, link_test;
-    uint32_t max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms, stall_ms;
+    uint32_t max_constrained, max_transfers, peer_heartbeat_ms, peer_dead_ms, peer_wait_ms, stall_ms;
     uint32_t heartbeat_ms, router_dead_ms, drain_ms;
     int log_level;
     char *pace_name;
@@ -53,5 +53,11 @@ SL_MUST_CHECK enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role 
 /* What the machine must have: asked at start only, as a running node has its memory already. SL_ECONFIG. */
 SL_MUST_CHECK enum sl_err sl_node_conf_fits(const struct sl_node_conf *conf, struct sl_why *why);
 void sl_node_conf_fini(struct sl_node_conf *conf);
+
+/* Whether a key can change while the node runs. */
+bool sl_node_conf_is_live(const char *key);
+/* Changes such a key. SL_ECONFIG, SL_EUNSUPPORTED: *conf is as it was. */
+SL_MUST_CHECK enum sl_err sl_node_conf_set(struct sl_node_conf *conf, const char *key, const char *text,
+                                           struct sl_why *why);
 
 #endif

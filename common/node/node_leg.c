@@ -171,6 +171,13 @@ static void on_deadline(void *arg)
     sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, SL_EDEADLINE, "the request's deadline passed");
 }
 
+static void leave_active(struct sl_leg *l)
+{
+    sl_list_remove(&l->link);
+    l->node->legs.n_active--;
+    l->node->legs.n_constrained -= l->constrained;
+}
+
 static struct sl_leg *leg_new(struct sl_node *n, const struct sl_duty_ops *duty, const struct sl_order *o)
 {
     struct sl_leg *l = sl_xcalloc(1, duty->leg_bytes);
@@ -185,10 +192,15 @@ static struct sl_leg *leg_new(struct sl_node *n, const struct sl_duty_ops *duty,
     l->split = o->split_tokens;
     l->n_logprobs = o->sampling->n_logprobs;
     l->want_digest = o->want_digest;
-    l->deadline_us = sl_now_us() + (uint64_t)o->deadline_ms * 1000;
+    l->constrained = o->sampling->json_schema != NULL;
+    l->came_us = sl_now_us();
+    l->deadline_us = l->came_us + (uint64_t)o->deadline_ms * 1000;
     l->state = "waiting";
     sl_order_peer(o, &l->peer);
     sluice__leg_report__init(&l->report);
+    l->report.chunk_tokens = l->chunk_tokens;
+    l->report.chunk_end_us = l->chunk_end_us;
+    l->report.chunk_us = l->chunk_us;
     l->deadline = sl_timer_new(n->loop, on_deadline, l);
     sl_timer_set(l->deadline, o->deadline_ms);
 
@@ -197,6 +209,7 @@ static struct sl_leg *leg_new(struct sl_node *n, const struct sl_duty_ops *duty,
     l->older = sl_hashmap_put(n->legs.by_request, key, len, l);
     sl_list_add_tail(&n->legs.active, &l->link);
     n->legs.n_active++;
+    n->legs.n_constrained += l->constrained;
     return l;
 }
 
@@ -232,13 +245,15 @@ static enum sl_err place(struct sl_node *n, const struct sl_duty_ops *duty, cons
             n->counters.superseded++;
         sl_leg_end(old, SLUICE__DONE_REASON__DONE_CANCELED, SL_ECANCELED, "a later attempt came");
     }
+    if (o->sampling->json_schema && n->legs.n_constrained >= n->conf->max_constrained)
+        return sl_why_set(why, SL_EAGAIN, "node %s holds %u answers to a schema, its max_constrained",
+                          n->conf->name, n->legs.n_constrained);
     struct sl_leg *l = leg_new(n, duty, o);
     err = duty->accept(l, o, why);
     if (err == SL_OK)
         return SL_OK;
     SL_ASSERT(!l->seq && l->xfer != SL_LEG_XFER_OPEN);
-    sl_list_remove(&l->link);
-    n->legs.n_active--;
+    leave_active(l);
     leg_free(l);
     return err;
 }
@@ -329,6 +344,31 @@ void sl_leg_token(struct sl_leg *l, uint32_t index, const struct sl_sampled *t, 
     l->n_token_log++;
 }
 
+uint32_t sl_leg_age_us(const struct sl_leg *l)
+{
+    uint64_t us = sl_now_us() - l->came_us;
+    return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+/* A prompt chunk of this leg for its time line. */
+static void note_chunk(struct sl_leg *l, const struct sl_engine_event *ev)
+{
+    struct sl_seq_view v;
+    if (ev->step_ms <= 0)
+        return; /* they were in the cache */
+    sl_seq_view(l->seq, &v);
+    uint32_t tokens = v.prompt_tokens_computed - l->chunked_tokens;
+    l->chunked_tokens = v.prompt_tokens_computed;
+    size_t at = l->report.n_chunk_tokens;
+    if (at == SL_LEG_CHUNKS)
+        at--;
+    else
+        l->report.n_chunk_tokens = l->report.n_chunk_end_us = l->report.n_chunk_us = at + 1;
+    l->chunk_tokens[at] += tokens;
+    l->chunk_end_us[at] = sl_leg_age_us(l);
+    l->chunk_us[at] += (uint32_t)(ev->step_ms * 1e3);
+}
+
 void sl_leg_on_engine(struct sl_node *n, const struct sl_engine_event *ev)
 {
     struct sl_leg *l = ev->owner;
@@ -337,6 +377,8 @@ void sl_leg_on_engine(struct sl_node *n, const struct sl_engine_event *ev)
         return;
     if (ev->kind == SL_EV_PREEMPTED)
         SL_DEBUG("sequence preempted req=%s duty=%s", l->key.request, l->duty->name);
+    if (ev->kind == SL_EV_COMPUTED)
+        note_chunk(l, ev);
     l->duty->on_engine(l, ev);
 }
 
@@ -354,8 +396,7 @@ static void release(struct sl_leg *l)
     if (l->seq)
         sl_engine_seq_close(n->engine, l->seq);
     l->seq = NULL;
-    sl_list_remove(&l->link);
-    n->legs.n_active--;
+    leave_active(l);
     sl_list_add_tail(&n->legs.finished, &l->link);
     n->legs.n_finished++;
     n->legs.finished_bytes += kept_bytes(l);
@@ -364,6 +405,8 @@ static void release(struct sl_leg *l)
 
 static void take_report(struct sl_leg *l)
 {
+    l->report.has_age_us = true;
+    l->report.age_us = sl_leg_age_us(l);
     if (!l->seq)
         return;
     struct sl_seq_view v;

@@ -15,6 +15,7 @@
 
 #include "common/node/node.h"
 
+#define SL_LEG_CHUNKS          64u /* of a leg's report; the last one sums up the rest */
 #define SL_LEGS_MAX_FINISHED   1024u
 #define SL_LEGS_MAX_BYTES      ((size_t)64 << 20) /* of their tokens and log probabilities */
 #define SL_LEGS_KEEP_MS        60000u
@@ -37,8 +38,8 @@ struct sl_leg {
     struct sl_xfer_peer peer; /* of the transfer, when split > 0 */
     uint32_t n_tokens, n_prompt, split;
     int32_t n_logprobs;
-    bool want_digest;
-    uint64_t deadline_us;
+    bool want_digest, constrained;
+    uint64_t deadline_us, came_us;
 
     struct sl_seq *seq; /* NULL once closed */
     enum sl_leg_xfer xfer;
@@ -55,7 +56,9 @@ struct sl_leg {
     Sluice__DoneReason reason;
     enum sl_err code;
     char why[160];
-    Sluice__LegReport report;
+    Sluice__LegReport report; /* its chunks are these: */
+    uint32_t chunk_tokens[SL_LEG_CHUNKS], chunk_end_us[SL_LEG_CHUNKS], chunk_us[SL_LEG_CHUNKS];
+    uint32_t chunked_tokens; /* all of the chunks' tokens */
     bool admitted_once;
 
     struct sl_timer *deadline;
@@ -82,6 +85,8 @@ struct sl_leg *sl_leg_find(const struct sl_node *n, Sluice__Role role, const cha
 void sl_leg_state(struct sl_leg *l, const char *state, bool tell);
 /* Keeps a token; its index must follow the last one. tell = the router gets a TokenEvent. */
 void sl_leg_token(struct sl_leg *l, uint32_t index, const struct sl_sampled *t, bool tell);
+/* Microseconds since the command came. */
+uint32_t sl_leg_age_us(const struct sl_leg *l);
 /* Takes the facts of the first admission down. */
 void sl_leg_admitted(struct sl_leg *l);
 /* The terminal message. why may be NULL. */

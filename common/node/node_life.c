@@ -160,6 +160,7 @@ static int run(struct life *f, const struct sl_duty_ops *const *duties)
     }
     f->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     SL_ASSERT(f->signal_fd >= 0 && sl_loop_add(f->node->loop, f->signal_fd, EPOLLIN, on_signal, f) == SL_OK);
+    f->node->live = f->conf;
     f->node->after_round = after_round;
     f->node->after_round_arg = f;
     f->end = sl_timer_new(f->node->loop, on_end, f);

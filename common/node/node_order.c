@@ -98,6 +98,14 @@ static enum sl_err check_sampling(const struct sl_order *o, struct sl_why *why)
     if (s->json_schema && strlen(s->json_schema) > SL_SCHEMA_MAX_BYTES)
         return sl_why_set(why, SL_ETOOBIG, "the schema has %zu bytes; at most %u are taken",
                           strlen(s->json_schema), SL_SCHEMA_MAX_BYTES);
+    const char *const frame[] = {s->schema_before, s->schema_between, s->schema_after};
+    for (size_t i = 0; i < SL_COUNTOF(frame); i++)
+        if (frame[i] && strlen(frame[i]) > SL_SCHEMA_FRAME_BYTES)
+            return sl_why_set(why, SL_ETOOBIG, "a text around the schema has %zu bytes; at most %u are taken",
+                              strlen(frame[i]), SL_SCHEMA_FRAME_BYTES);
+    if (s->schema_max > SL_SCHEMA_MAX_FRAMED)
+        return sl_why_set(why, SL_EINVAL, "schema_max is %u; at most %u is taken", s->schema_max,
+                          SL_SCHEMA_MAX_FRAMED);
     for (size_t i = 0; i < s->n_bias; i++) {
         enum sl_err err = check_range("a logit bias", s->bias[i]->bias, -1e6, 1e6, why);
         if (err != SL_OK)
@@ -214,7 +222,11 @@ static enum sl_err constraint_of(const struct sl_order *o, struct sl_node_words 
     if (err != SL_OK)
         return err;
     json_t *schema = json_loads(s->json_schema, JSON_DECODE_ANY, NULL);
-    err = sl_json_schema_compile(schema, &grammar, why);
+    const struct sl_schema_frame frame = {.before = s->schema_before ? s->schema_before : "",
+                                          .between = s->schema_between ? s->schema_between : "",
+                                          .after = s->schema_after ? s->schema_after : "",
+                                          .max = s->schema_max ? s->schema_max : 1};
+    err = sl_json_schema_compile(schema, &frame, &grammar, why);
     json_decref(schema);
     if (err == SL_OK)
         *out = sl_constraint_new(tokens, grammar, s->stop_ids, (uint32_t)s->n_stop_ids);

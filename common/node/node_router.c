@@ -38,7 +38,7 @@ struct sl_node_router {
     struct sl_wire_push *push; /* NULL until registered once */
     char *event_url;
     uint64_t boot_id; /* 0 until registered once */
-    bool registered, silent, calling, beat_wanted;
+    bool registered, silent, calling, beat_wanted, info_changed;
     uint32_t heartbeat_ms, dead_ms;
     uint64_t last_heard_ms;
     struct sl_timer *beat;
@@ -79,6 +79,7 @@ static void send_register(struct sl_node_router *r)
     Sluice__Register m = SLUICE__REGISTER__INIT;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     m.node = sl_node_info(r->node, a);
+    r->info_changed = false;
     e.body_case = SLUICE__ENVELOPE__BODY_REGISTER_NODE;
     e.register_node = &m;
     call(r, &e, CALL_REGISTER);
@@ -124,7 +125,7 @@ static void on_beat(void *arg)
         push_batch(r);
     if (r->calling)
         return;
-    if (r->registered)
+    if (r->registered && !r->info_changed)
         send_heartbeat(r);
     else
         send_register(r);
@@ -236,6 +237,12 @@ void sl_node_router_beat(struct sl_node_router *r)
         r->beat_wanted = true;
     else
         sl_timer_set(r->beat, 0);
+}
+
+void sl_node_router_tell_info(struct sl_node_router *r)
+{
+    r->info_changed = true;
+    sl_node_router_beat(r);
 }
 
 bool sl_node_router_registered(const struct sl_node_router *r)

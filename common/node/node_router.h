@@ -20,6 +20,8 @@ void sl_node_router_answer(struct sl_node_router *r, const struct sl_wire_in *in
 void sl_node_router_heard(struct sl_node_router *r);
 /* A heartbeat now: something changed that placement wants to know. */
 void sl_node_router_beat(struct sl_node_router *r);
+/* Registers anew soon: what the node says of itself has changed. */
+void sl_node_router_tell_info(struct sl_node_router *r);
 bool sl_node_router_registered(const struct sl_node_router *r);
 
 /* What happened in this round; sent by sl_node_router_flush() as one message. Silently dropped for a router

@@ -204,6 +204,7 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
         {"transfers_open", sl_xfer_open_sessions(n->xfer)},
         {"legs_active", n->legs.n_active},
         {"legs_finished_kept", n->legs.n_finished},
+        {"legs_constrained", n->legs.n_constrained},
         {"steps_total", (double)s.steps},
         {"layers_total", (double)sl_engine_progress(n->engine)},
         {"prompt_tokens_total", (double)s.prompt_tokens},
@@ -274,6 +275,9 @@ static size_t fill_sequences(struct sl_node *n, struct sl_arena *a, Sluice__Sequ
         s->duty = copy(a, l->duty->name);
         s->state = copy(a, l->state);
         s->tokens = l->n_tokens;
+        s->peer = l->xfer == SL_LEG_XFER_OPEN ? copy(a, l->peer.name) : NULL;
+        s->has_age_ms = true;
+        s->age_ms = sl_leg_age_us(l) / 1000;
         if (l->seq) {
             struct sl_seq_view v;
             sl_seq_view(l->seq, &v);

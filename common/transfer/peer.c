@@ -574,6 +574,19 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now, uint64_t late)
         probe_start(p);
 }
 
+void sl_peers_retest(struct sl_xfer *x)
+{
+    SL_LIST_FOREACH(n, &x->peers)
+    {
+        struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
+        if (!p->dialled)
+            continue;
+        p->next_probe_ms = p->retry_ms = 0;
+        p->retry_wait_ms = SL_XFER_RETRY_MS;
+        p->degraded_until_ms = 0;
+    }
+}
+
 void sl_peer_degrade(struct sl_peer *p)
 {
     p->degraded_until_ms = sl_now_ms() + SL_XFER_DEGRADED_MS;

@@ -27,7 +27,8 @@ enum cmd_kind {
     CMD_SEND_FIRST,
     CMD_SEND_ABORT,
     CMD_RECV_OPEN,
-    CMD_RECV_CANCEL
+    CMD_RECV_CANCEL,
+    CMD_RETEST
 };
 
 struct cmd {
@@ -201,6 +202,9 @@ static void run_command(struct sl_xfer *x, struct cmd *c)
         break;
     case CMD_RECV_CANCEL:
         sl_recv_cancel(x, &c->key);
+        break;
+    case CMD_RETEST:
+        sl_peers_retest(x);
         break;
     }
 }
@@ -508,6 +512,12 @@ static bool in_pool(const struct sl_xfer *x, const uint32_t *pages, uint32_t n)
         if (pages[i] >= x->conf.n_pages)
             return false;
     return true;
+}
+
+enum sl_err sl_xfer_retest(struct sl_xfer *x)
+{
+    const struct sl_xfer_key none = {0};
+    return give(x, cmd_new(CMD_RETEST, &none));
 }
 
 enum sl_err sl_xfer_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct sl_xfer_peer *to,

@@ -148,6 +148,8 @@ struct sl_xfer_totals {
     uint64_t dropped; /* messages that were wild, stale or broken */
 };
 struct sl_xfer_totals sl_xfer_totals(struct sl_xfer *x);
+/* Measures every link anew when it is idle, and dials those that are down now. SL_EAGAIN. */
+SL_MUST_CHECK enum sl_err sl_xfer_retest(struct sl_xfer *x);
 uint32_t sl_xfer_open_sessions(struct sl_xfer *x); /* any thread */
 
 #endif

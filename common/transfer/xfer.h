@@ -219,6 +219,7 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now_ms, uint64_t late_ms); /* see 
 enum sl_err sl_peer_send(struct sl_peer *p, const struct sl_kv_header *h, const void *payload, size_t len);
 void sl_peer_saw_rate(struct sl_peer *p, uint64_t bytes, double us);
 /* A page came damaged twice: the link is used last for a while. */
+void sl_peers_retest(struct sl_xfer *x);
 void sl_peer_degrade(struct sl_peer *p);
 bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id);
 void sl_count_add(struct sl_xfer_totals *to, const struct sl_xfer_totals *n);

@@ -252,14 +252,21 @@ static void explain(struct sl_admin_out *o, const struct sl_decision *d)
                  place, d->n_generated, a->why, cost, came);
 }
 
-void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id)
+const struct sl_decision *sl_admin_find(struct sl_admin_out *o, const struct sl_admin_state *s,
+                                        const char *id)
 {
     const struct sl_decision *d = find(s->decisions, id);
-    if (!d) {
+    if (!d)
         sl_admin_refuse(o, SL_ENOTFOUND, "No request '%.80s' among the last %d; `requests` lists them.", id,
                         SL_DECISIONS);
+    return d;
+}
+
+void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id)
+{
+    const struct sl_decision *d = sl_admin_find(o, s, id);
+    if (!d)
         return;
-    }
     explain(o, d);
     record_table(o, d, s->now_us);
     placements_table(o, d);

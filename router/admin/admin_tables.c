@@ -63,7 +63,7 @@ void sl_admin_node(struct sl_admin_out *o, const char *node, const Sluice__Stats
 {
     sl_admin_say(o, "Node %s: %zu parts of requests, %u of %u pages free.", node, reply->n_sequences,
                  reply->load->free_pages, reply->load->total_pages);
-    sl_admin_table(o, "sequences", "request,attempt,duty,state,tokens,computed,pages");
+    sl_admin_table(o, "sequences", "request,attempt,duty,state,tokens,computed,pages,peer,age_s");
     for (size_t i = 0; i < reply->n_sequences; i++) {
         const Sluice__SequenceInfo *q = reply->sequences[i];
         sl_admin_row(o);
@@ -74,6 +74,8 @@ void sl_admin_node(struct sl_admin_out *o, const char *node, const Sluice__Stats
         sl_admin_cell(o, "%u", q->tokens);
         sl_admin_cell(o, "%u", q->computed);
         sl_admin_cell(o, "%u", q->pages);
+        sl_admin_cell(o, "%s", q->peer ? q->peer : "");
+        sl_admin_cell(o, "%.1f", q->age_ms / 1e3);
     }
     sl_admin_table(o, "counters", "key,value");
     for (size_t i = 0; i < reply->n_values; i++)

@@ -29,6 +29,14 @@ void sl_admin_links(struct sl_admin_out *o, const struct sl_admin_state *s);
 /* The oldest n_open open ones, then up to n_recent that ended. */
 void sl_admin_requests(struct sl_admin_out *o, const struct sl_admin_state *s, uint32_t n_open,
                        uint32_t n_recent);
+/* The record of a request by its id, the client's own X-Request-Id, or "last", the newest. NULL: o says that
+ * there is none. */
+const struct sl_decision *sl_admin_find(struct sl_admin_out *o, const struct sl_admin_state *s,
+                                        const char *id);
+/* Classes of requests: how many of those that ended lately had what they wished for. */
+void sl_admin_slo(struct sl_admin_out *o, const struct sl_admin_state *s);
+/* A time line: spans by lane, and every token. */
+void sl_admin_trace(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id);
 /* id: of the request, or the client's own X-Request-Id; "last" is the newest. */
 void sl_admin_explain(struct sl_admin_out *o, const struct sl_admin_state *s, const char *id);
 

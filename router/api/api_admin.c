@@ -1,7 +1,7 @@
 /* router/api/api_admin.c - /sluice/v1: the tables of sluicectl as JSON, and its switches, over HTTP. For
  * tools that compare modes (sluice-bench) and for clusters whose admin socket is out of reach.
  *
- *   GET  /sluice/v1/{status,nodes,links,requests}, /sluice/v1/nodes/NODE, /sluice/v1/explain/ID   ->
+ *   GET  /sluice/v1/{status,nodes,links,requests}, /sluice/v1/nodes/NODE, /sluice/v1/{explain,trace}/ID, /sluice/v1/events/N   ->
  * [{"title","columns":[...],"rows":[[...]]}] POST /sluice/v1/{mode/M,cancel/ID,drain/NODE,undrain/NODE} ->
  * {"text","tables":[...]} */
 #include <stdio.h>
@@ -17,10 +17,11 @@ static const struct admin_op {
     const char *method, *name;
     enum { NO_ARG, MAY_HAVE_ARG, NEEDS_ARG } arg;
 } ops[] = {
-    {"GET", "status", NO_ARG},      {"GET", "nodes", MAY_HAVE_ARG}, {"GET", "links", NO_ARG},
-    {"GET", "requests", NO_ARG},    {"GET", "mode", NO_ARG},        {"GET", "explain", NEEDS_ARG},
-    {"POST", "mode", NEEDS_ARG},    {"POST", "cancel", NEEDS_ARG},  {"POST", "drain", NEEDS_ARG},
-    {"POST", "undrain", NEEDS_ARG},
+    {"GET", "status", NO_ARG},     {"GET", "nodes", MAY_HAVE_ARG},  {"GET", "links", NO_ARG},
+    {"GET", "requests", NO_ARG},   {"GET", "mode", NO_ARG},         {"GET", "explain", NEEDS_ARG},
+    {"GET", "slo", NO_ARG},        {"GET", "split", NO_ARG},        {"POST", "split", NEEDS_ARG},
+    {"GET", "trace", NEEDS_ARG},   {"GET", "events", MAY_HAVE_ARG}, {"POST", "mode", NEEDS_ARG},
+    {"POST", "cancel", NEEDS_ARG}, {"POST", "drain", NEEDS_ARG},    {"POST", "undrain", NEEDS_ARG},
 };
 
 static json_t *strings_json(char *const *s, size_t n)
@@ -68,7 +69,7 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
         char text[256];
         snprintf(text, sizeof text,
                  "There is no %s %.100s here; GET status, nodes, nodes/NODE, links, requests, mode, "
-                 "explain/ID and POST "
+                 "explain/ID, trace/ID, events/N and POST "
                  "mode/MODE, cancel/ID, "
                  "drain/NODE, undrain/NODE are.",
                  method, sl_http_path(c));

@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "common/base/rand.h"
-#include "common/grammar/json_schema.h"
-#include "router/api/tool_calls.h"
 
 enum use {
     READ,    /* by a function below */
@@ -62,6 +60,7 @@ static const struct member {
     {"response_format", READ},
     {"tools", READ},
     {"tool_choice", READ},
+    {"parallel_tool_calls", READ},
     {"modalities", READ},
 
     {"user", IGNORED},
@@ -75,7 +74,6 @@ static const struct member {
     {"include_reasoning", IGNORED},
     {"verbosity", IGNORED},
     {"prediction", IGNORED}, /* a hint for speed */
-    {"parallel_tool_calls", IGNORED},
     {"spaces_between_special_tokens", IGNORED},
     {"length_penalty", IGNORED}, /* of beam search, which is refused */
     {"early_stopping", IGNORED},
@@ -151,30 +149,34 @@ static void refuse_best_of(const struct sl_fields *f, uint32_t n)
         sl_fault_set(f->fault, SL_EUNSUPPORTED, "best_of", "best_of other than n is not supported.");
 }
 
-/* The schema that the answer has to fit, as text for the nodes; compiled here to tell what is wrong with it.
- */
-static void keep_schema(const struct sl_fields *f, const json_t *schema, struct sl_gen_req *req)
+bool sl_oai_keep_schema(const json_t *schema, const struct sl_schema_frame *frame, const char *param,
+                        struct sl_gen_req *req, struct sl_fault *fault)
 {
     struct sl_why why = {0};
     struct sl_grammar *grammar;
     size_t n = json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (n > SL_SCHEMA_MAX_BYTES) {
-        sl_fault_set(f->fault, SL_EINVAL, "response_format",
-                     "The schema has %zu bytes; at most %u are taken.", n, SL_SCHEMA_MAX_BYTES);
-        return;
-    }
-    enum sl_err err = sl_json_schema_compile(schema, &grammar, &why);
-    if (err != SL_OK) {
-        sl_fault_set(f->fault, err == SL_EUNSUPPORTED ? err : SL_EINVAL, "response_format",
-                     "response_format: %s.", why.text);
-        return;
-    }
+    if (n > SL_SCHEMA_MAX_BYTES)
+        return sl_fault_set(fault, SL_EINVAL, param, "The schema has %zu bytes; at most %u are taken.", n,
+                            SL_SCHEMA_MAX_BYTES);
+    enum sl_err err = sl_json_schema_compile(schema, frame, &grammar, &why);
+    if (err != SL_OK)
+        return sl_fault_set(fault, err == SL_EUNSUPPORTED ? err : SL_EINVAL, param, "%s: %s.", param,
+                            why.text);
     sl_grammar_free(grammar);
     req->sampling.json_schema = sl_arena_alloc(req->arena, n + 1);
     if (!req->sampling.json_schema)
-        sl_fault_set(f->fault, SL_ENOMEM, NULL, "No memory for the request.");
-    else
-        (void)json_dumpb(schema, req->sampling.json_schema, n, JSON_COMPACT | JSON_ENCODE_ANY);
+        return sl_fault_set(fault, SL_ENOMEM, NULL, "No memory for the request.");
+    (void)json_dumpb(schema, req->sampling.json_schema, n, JSON_COMPACT | JSON_ENCODE_ANY);
+    return true;
+}
+
+/* A text that is complete has to be able to end; what names who wants it complete. */
+static void must_end(const struct sl_fields *f, const char *what)
+{
+    if (sl_field_bool(f, "ignore_eos", false))
+        sl_fault_set(f->fault, SL_EINVAL, "ignore_eos", "ignore_eos cannot stand beside %s.", what);
+    if (sl_field_int(f, "min_tokens", 0, INT32_MAX, 0) > 0)
+        sl_fault_set(f->fault, SL_EINVAL, "min_tokens", "min_tokens cannot stand beside %s.", what);
 }
 
 static void read_response_format(const struct sl_fields *f, struct sl_gen_req *req)
@@ -186,10 +188,10 @@ static void read_response_format(const struct sl_fields *f, struct sl_gen_req *r
         return;
     if (word && strcmp(word, "json_object") == 0) {
         json_t *object = json_pack("{s:s}", "type", "object");
-        keep_schema(f, object, req);
+        sl_oai_keep_schema(object, NULL, "response_format", req, f->fault);
         json_decref(object);
     } else if (word && strcmp(word, "json_schema") == 0 && schema) {
-        keep_schema(f, schema, req);
+        sl_oai_keep_schema(schema, NULL, "response_format", req, f->fault);
     } else if (word && strcmp(word, "json_schema") == 0) {
         sl_fault_set(f->fault, SL_EINVAL, "response_format",
                      "response_format.json_schema.schema is missing.");
@@ -197,11 +199,8 @@ static void read_response_format(const struct sl_fields *f, struct sl_gen_req *r
         sl_fault_set(f->fault, SL_EINVAL, "response_format",
                      "response_format.type must be \"text\", \"json_object\" or \"json_schema\".");
     }
-    /* a text that is complete has to be able to end */
-    if (req->sampling.json_schema && sl_field_bool(f, "ignore_eos", false))
-        sl_fault_set(f->fault, SL_EINVAL, "ignore_eos", "ignore_eos cannot stand beside response_format.");
-    if (req->sampling.json_schema && sl_field_int(f, "min_tokens", 0, INT32_MAX, 0) > 0)
-        sl_fault_set(f->fault, SL_EINVAL, "min_tokens", "min_tokens cannot stand beside response_format.");
+    if (req->sampling.json_schema)
+        must_end(f, "response_format");
 }
 
 static void refuse_formats(const struct sl_fields *f)
@@ -218,25 +217,62 @@ static void refuse_formats(const struct sl_fields *f)
         sl_fault_set(f->fault, SL_EUNSUPPORTED, "prompt_logprobs", "prompt_logprobs is not supported.");
 }
 
-/* tools and whether the model may call them. That it must is not offered: no tool's form is forced yet.
- */
+static bool is_tool(const json_t *tools, const char *name)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const char *n = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (n && strcmp(n, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The one function that has to be called: {"type": "function", "function": {"name": ...}}. */
+static void read_named_tool(const struct sl_fields *f, const json_t *choice, const json_t *tools,
+                            struct sl_oai_request *out)
+{
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    const char *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    if (!type || strcmp(type, "function") != 0 || !name)
+        sl_fault_set(
+            f->fault, type && strcmp(type, "function") != 0 ? SL_EUNSUPPORTED : SL_EINVAL, "tool_choice",
+            "tool_choice as an object is {\"type\": \"function\", \"function\": {\"name\": ...}} here.");
+    else if (!is_tool(tools, name))
+        sl_fault_set(f->fault, SL_EINVAL, "tool_choice",
+                     "tool_choice names '%.64s', which tools does not have.", name);
+    else
+        snprintf(out->forced_tool, sizeof out->forced_tool, "%s", name);
+}
+
+/* tools, and whether the model may or must call them. */
 static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
 {
     const json_t *tools = sl_field_array(f, "tools");
     const json_t *choice = sl_field(f, "tool_choice");
     const char *word = json_is_string(choice) ? json_string_value(choice) : NULL;
     bool none = word && strcmp(word, "none") == 0;
+    bool must = json_is_object(choice) || (word && strcmp(word, "required") == 0);
+    out->one_call = !sl_field_bool(f, "parallel_tool_calls", true);
     if (tools && json_array_size(tools) == 0)
         sl_fault_set(f->fault, SL_EINVAL, "tools", "tools is an empty list; leave it out to use none.");
     else if (choice && !tools && !none)
         sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "tool_choice needs tools.");
-    else if (json_is_object(choice) || (word && strcmp(word, "required") == 0))
-        sl_fault_set(f->fault, SL_EUNSUPPORTED, "tool_choice",
-                     "A call cannot be forced here; tool_choice can be \"auto\" or \"none\".");
-    else if (choice && !none && !(word && strcmp(word, "auto") == 0))
-        sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "tool_choice must be \"auto\" or \"none\".");
-    else if (tools && sl_tools_check(tools, f->fault) && !none)
+    else if (choice && !none && !must && !(word && strcmp(word, "auto") == 0))
+        sl_fault_set(f->fault, SL_EINVAL, "tool_choice",
+                     "tool_choice must be \"auto\", \"none\", \"required\" or name a function.");
+    else if (tools && sl_tools_check(tools, must, f->fault) && !none)
         out->tools = tools;
+    if (!out->tools || !must)
+        return;
+    out->must_call = true;
+    if (json_is_object(choice))
+        read_named_tool(f, choice, tools, out);
+    if (out->req->sampling.json_schema)
+        sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "A call cannot be forced beside response_format.");
+    must_end(f, "a tool_choice that forces a call");
 }
 
 /* ---- sampling ---- */

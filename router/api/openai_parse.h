@@ -8,6 +8,8 @@
 #define SLUICE_ROUTER_API_OPENAI_PARSE_H
 
 #include "router/api/json_field.h"
+#include "common/grammar/json_schema.h"
+#include "router/api/tool_calls.h"
 #include "router/flow/gen_req.h"
 
 #define SL_MAX_TOP_LOGPROBS 20 /* vLLM's and OpenAI's chat limit */
@@ -27,8 +29,6 @@ struct sl_oai_model {
     size_t n_eog;
 };
 
-struct sl_tool_format;
-
 enum sl_prompt_kind { SL_PROMPT_TEXT, SL_PROMPT_TOKENS, SL_PROMPT_MESSAGES };
 
 /* One of a completion's prompts, or the chat. prompt.h makes its tokens and max_tokens. */
@@ -44,12 +44,14 @@ struct sl_oai_prompt {
 struct sl_oai_request {
     struct sl_gen_req *req; /* what all choices have in common: tokens and n_tokens are not set */
     enum sl_prompt_kind prompt_kind;
-    struct sl_oai_prompt *prompts;            /* in the request's arena */
-    uint32_t n_prompts, n;                    /* together at most SL_MAX_CHOICES */
-    const json_t *messages;                   /* SL_PROMPT_MESSAGES: checked by chat_messages.h */
-    const json_t *template_kwargs;            /* object or NULL */
-    const json_t *tools;                      /* the model may call: checked; NULL = none */
-    const struct sl_tool_format *tool_format; /* how, prompt.h knows; NULL when tools is */
+    struct sl_oai_prompt *prompts;                /* in the request's arena */
+    uint32_t n_prompts, n;                        /* together at most SL_MAX_CHOICES */
+    const json_t *messages;                       /* SL_PROMPT_MESSAGES: checked by chat_messages.h */
+    const json_t *template_kwargs;                /* object or NULL */
+    const json_t *tools;                          /* the model may call: checked; NULL = none */
+    bool must_call, one_call;                     /* it has to; at most one */
+    char forced_tool[SL_TOOL_NAME_MAX_BYTES + 1]; /* the one it has to call; "" = any */
+    const struct sl_tool_format *tool_format;     /* how, prompt.h knows; NULL when tools is */
     bool add_generation_prompt, continue_final_message;
     bool add_special;   /* bos and eos where the model file asks for them */
     bool parse_special; /* control tokens in the text are recognised (our extension; default no) */
@@ -67,6 +69,11 @@ struct sl_oai_request {
 /* Fills req (made by the caller in its arena) and out. False with the fault set. */
 bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *body, struct sl_gen_req *req,
                   struct sl_oai_request *out, struct sl_fault *fault);
+
+/* The schema that the answer has to fit, as text for the nodes, into req; compiled to tell what is wrong with it.
+ * frame as sl_json_schema_compile() has it; param names the member it came from. */
+bool sl_oai_keep_schema(const json_t *schema, const struct sl_schema_frame *frame, const char *param,
+                        struct sl_gen_req *req, struct sl_fault *fault);
 
 /* prompt as token ids: [int] checked against the vocabulary, into arena. Also for /detokenize ("tokens"). */
 bool sl_oai_token_list(const json_t *list, const char *name, uint32_t n_vocab, struct sl_arena *arena,

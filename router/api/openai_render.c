@@ -105,11 +105,14 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
         c->index = i;
         c->prompt = &r->prompts[i / r->n];
         if (q->tools) {
-            c->tools = sl_tool_filter_new(q->tool_format);
+            c->tools = sl_tool_filter_new(q->tool_format, q->one_call);
             c->calls = json_array();
         }
         for (size_t k = 0; k < SL_COUNTOF(parts); k++)
             sl_buf_init(parts[k], SL_RENDER_MAX_BYTES);
+        if (q->must_call && q->tool_format->begin_is_control) /* it stands in the prompt */
+            sl_tool_filter_put(c->tools, q->tool_format->begin, strlen(q->tool_format->begin), &c->said,
+                               c->calls);
     }
     r->n_user_stop_ids = q->n_user_stop_ids;
     memcpy(r->user_stop_ids, q->user_stop_ids, q->n_user_stop_ids * sizeof *q->user_stop_ids);

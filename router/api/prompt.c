@@ -10,7 +10,7 @@
 
 #include "common/base/mem.h"
 #include "router/api/chat_messages.h"
-#include "router/api/tool_calls.h"
+#include "router/api/tool_force.h"
 
 /* Only whether there are more tokens than fit matters past the context; counting a little further makes the
  * message honest. */
@@ -152,6 +152,29 @@ static bool make_tokens(const struct sl_prompt_conf *conf, const struct sl_oai_r
     return ok;
 }
 
+/* The control token in front of a call that has to come: it stands for no text, so no text leads to it. */
+static bool add_begin(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
+                      struct sl_oai_prompt *p, struct sl_fault *fault)
+{
+    const char *begin = r->tool_format->begin;
+    const struct sl_encode_in in = {.text = begin,
+                                    .len = strlen(begin),
+                                    .flags = SL_TOK_PARSE_SPECIAL,
+                                    .max_tokens = SL_TOOL_CALL_MAX_BYTES};
+    int32_t *more, *all;
+    uint32_t n;
+    if (!sl_prompt_encode(conf, &in, r->req->arena, &more, &n, fault))
+        return false;
+    all = sl_arena_alloc(r->req->arena, ((size_t)p->n_tokens + n) * sizeof *all);
+    if (!all)
+        return sl_fault_set(fault, SL_ENOMEM, NULL, "No memory for the request.");
+    memcpy(all, p->tokens, p->n_tokens * sizeof *all);
+    memcpy(all + p->n_tokens, more, n * sizeof *all);
+    p->tokens = all;
+    p->n_tokens += n;
+    return true;
+}
+
 static bool make_one(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
                      struct sl_oai_prompt *p, struct sl_fault *fault)
 {
@@ -172,6 +195,8 @@ static bool make_one(const struct sl_prompt_conf *conf, const struct sl_oai_requ
     }
     if (p->n_tokens == 0)
         return sl_fault_set(fault, SL_EINVAL, "prompt", "The prompt has no tokens.");
+    if (r->must_call && r->tool_format->begin_is_control && !add_begin(conf, r, p, fault))
+        return false;
     bool scores_only = r->max_tokens_given && s->max_tokens == 0;
     if (p->n_tokens > conf->context_length || (p->n_tokens == conf->context_length && !scores_only))
         return too_long(conf, p->n_tokens, false, 0, fault);
@@ -192,6 +217,8 @@ bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r,
     if (r->tools && conf->tool_format) {
         r->tool_format = conf->tool_format;
         r->req->skip_special &= !r->tool_format->begin_is_control;
+        if (r->must_call && !sl_tool_force(r, fault))
+            return false;
     }
     for (uint32_t i = 0; i < r->n_prompts; i++)
         if (!make_one(conf, r, &r->prompts[i], fault))

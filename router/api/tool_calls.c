@@ -16,14 +16,19 @@ static const struct sl_tool_format formats[] = {
      .taught = "<tool_call>\\n{",
      .begin = "<tool_call>",
      .end = "</tool_call>",
-     .arguments = "arguments"},
+     .arguments = "arguments",
+     .forced = {"<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"}},
     {.name = "mistral", /* with a list of calls, up to 2024 */
      .taught = "[TOOL_CALLS]",
      .untaught = "[ARGS]",
      .begin = "[TOOL_CALLS]",
      .arguments = "arguments",
-     .begin_is_control = true},
-    {.name = "llama3", .taught = "\"parameters\": dictionary", .arguments = "parameters"},
+     .begin_is_control = true,
+     .forced = {"[", ", ", "]"}},
+    {.name = "llama3",
+     .taught = "\"parameters\": dictionary",
+     .arguments = "parameters",
+     .forced = {"", NULL, ""}},
 };
 
 const struct sl_tool_format *sl_tool_format_of(const char *source)
@@ -50,7 +55,7 @@ static bool fault_at(struct sl_fault *fault, enum sl_err err, size_t i, const ch
     return sl_fault_set(fault, err, param, "%s: %s", param, text);
 }
 
-bool sl_tools_check(const json_t *tools, struct sl_fault *fault)
+bool sl_tools_check(const json_t *tools, bool forced, struct sl_fault *fault)
 {
     size_t i;
     json_t *tool;
@@ -70,9 +75,10 @@ bool sl_tools_check(const json_t *tools, struct sl_fault *fault)
                             "expected 1 to 64 letters, digits, underscores or dashes.");
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
             return fault_at(fault, SL_EINVAL, i, "function.parameters", "expected a JSON schema, an object.");
-        if (json_is_true(json_object_get(function, "strict")))
-            return fault_at(fault, SL_EUNSUPPORTED, i, "function.strict",
-                            "arguments are not forced into their schema here; leave strict out.");
+        if (!forced && json_is_true(json_object_get(function, "strict")))
+            return fault_at(
+                fault, SL_EUNSUPPORTED, i, "function.strict",
+                "arguments are held to their schema only where tool_choice forces a call; leave strict out.");
     }
     return true;
 }
@@ -81,15 +87,16 @@ bool sl_tools_check(const json_t *tools, struct sl_fault *fault)
 
 struct sl_tool_filter {
     const struct sl_tool_format *format;
-    bool in_call, called, spoke;
+    bool in_call, called, spoke, one_call;
     struct sl_buf held; /* outside: blanks and what may be a mark; inside: the call */
     size_t seen;        /* of held: nothing that is looked for begins in front of it */
 };
 
-struct sl_tool_filter *sl_tool_filter_new(const struct sl_tool_format *format)
+struct sl_tool_filter *sl_tool_filter_new(const struct sl_tool_format *format, bool one_call)
 {
     struct sl_tool_filter *f = sl_xcalloc(1, sizeof *f);
     f->format = format;
+    f->one_call = one_call;
     sl_buf_init(
         &f->held,
         SIZE_MAX); /* one call is bounded below, the rest by a mark's length and blanks that were said */
@@ -180,6 +187,8 @@ static void end_call(struct sl_tool_filter *f, size_t at, size_t n_end, struct s
         return;
     }
     f->called = true;
+    while (f->one_call && json_array_size(calls) > 1)
+        json_array_remove(calls, json_array_size(calls) - 1);
     drop(f, at + n_end);
 }
 

@@ -20,17 +20,21 @@ struct sl_tool_format {
     const char *end;       /* behind it; NULL: the end of the answer */
     const char *arguments; /* member of a call that holds them; "name" is the other */
     bool begin_is_control; /* begin is a control token, which has to be shown to be seen */
+    struct { /* what stands around the JSON of calls the model has to make; between NULL: one call only */
+        const char *before, *between, *after;
+    } forced; /* a begin that is a control token stands in front of it */
 };
 
 /* The format a chat template teaches, NULL: none of those known, or source is NULL. */
 const struct sl_tool_format *sl_tool_format_of(const char *template_source);
 
-/* tools of a body: checked, the fault's param names what is wrong. */
-bool sl_tools_check(const json_t *tools, struct sl_fault *fault);
+/* tools of a body: checked; forced: the model has to call one, so strict can be kept. The fault's param names what is wrong. */
+bool sl_tools_check(const json_t *tools, bool forced, struct sl_fault *fault);
 
 struct sl_tool_filter; /* opaque; one per choice */
 
-struct sl_tool_filter *sl_tool_filter_new(const struct sl_tool_format *format);
+/* one_call: later calls are dropped. */
+struct sl_tool_filter *sl_tool_filter_new(const struct sl_tool_format *format, bool one_call);
 void sl_tool_filter_free(struct sl_tool_filter *f); /* takes NULL */
 
 /* Text as it comes, n bytes, cut anywhere. To content: what is no call; to calls, a list: {"name",

@@ -19,12 +19,14 @@ enum sl_ctl_exit { SL_CTL_OK = 0, SL_CTL_REFUSED = 1, SL_CTL_USAGE = 2, SL_CTL_U
 enum sl_ctl_format { SL_CTL_TABLE, SL_CTL_WIDE, SL_CTL_JSON, SL_CTL_YAML };
 extern const char *const sl_ctl_formats[]; /* by enum, ends with NULL */
 
+struct sl_buf;
+
 struct sl_ctl_call { /* the command line, understood */
     const char *router;
     uint32_t timeout_ms;
     enum sl_ctl_format format;
     uint32_t watch_s; /* 0 = once */
-    bool help, version, no_headers, follow;
+    bool help, version, no_headers, follow, chrome;
     const struct sl_ctl_command *command; /* NULL with help or version */
     const char *args[SL_CTL_MAX_ARGS];
     size_t n_args;
@@ -52,6 +54,7 @@ enum sl_ctl_option_id {
     SL_CTL_OPT_WATCH,
     SL_CTL_OPT_NO_HEADERS,
     SL_CTL_OPT_FOLLOW,
+    SL_CTL_OPT_CHROME,
     SL_CTL_OPT_HELP,
     SL_CTL_OPT_VERSION
 };
@@ -87,6 +90,10 @@ enum sl_ctl_exit sl_ctl_print(const struct sl_ctl_call *call, const Sluice__Admi
 void sl_ctl_print_tables(const Sluice__AdminReply *reply, const char *hidden, bool headers, FILE *out);
 void sl_ctl_print_json(const Sluice__AdminReply *reply, FILE *out);
 void sl_ctl_print_yaml(const Sluice__AdminReply *reply, FILE *out);
+/* s with its quotes; nothing in it moves a terminal. */
+void sl_ctl_json_string(struct sl_buf *b, const char *s);
+/* The answer of trace in Chrome's format. */
+void sl_ctl_print_chrome(const Sluice__AdminReply *reply, FILE *out);
 /* NULL when there is none. */
 const Sluice__AdminTable *sl_ctl_table(const Sluice__AdminReply *reply, const char *title);
 /* "-" when there is no such column or cell. */
@@ -104,6 +111,11 @@ size_t sl_ctl_clean(const char *s, size_t max_columns, char *out, size_t size);
 /* cmd_*.c */
 enum sl_ctl_exit sl_ctl_ask(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_events(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_leases(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_pages(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_roles(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_retest(const struct sl_ctl_call *call);
+enum sl_ctl_exit sl_ctl_trace(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_top(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_keys_add(const struct sl_ctl_call *call);
 enum sl_ctl_exit sl_ctl_keys_list(const struct sl_ctl_call *call);

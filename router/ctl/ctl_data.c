@@ -6,7 +6,7 @@
 
 #define MAX_BYTES (64u << 20)
 
-static void string(struct sl_buf *b, const char *s)
+void sl_ctl_json_string(struct sl_buf *b, const char *s)
 {
     sl_buf_putc(b, '"');
     while (*s) {
@@ -34,7 +34,7 @@ static void strings(struct sl_buf *b, char **s, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (i)
             sl_buf_putc(b, ',');
-        string(b, s[i]);
+        sl_ctl_json_string(b, s[i]);
     }
     sl_buf_putc(b, ']');
 }
@@ -50,14 +50,14 @@ void sl_ctl_print_json(const Sluice__AdminReply *reply, FILE *out)
     struct sl_buf b;
     sl_buf_init(&b, MAX_BYTES);
     sl_buf_puts(&b, "{\"code\":");
-    string(&b, sl_err_name((enum sl_err)reply->code));
+    sl_ctl_json_string(&b, sl_err_name((enum sl_err)reply->code));
     sl_buf_puts(&b, ",\"text\":");
-    string(&b, reply->text ? reply->text : "");
+    sl_ctl_json_string(&b, reply->text ? reply->text : "");
     sl_buf_puts(&b, ",\"tables\":[");
     for (size_t i = 0; i < reply->n_tables; i++) {
         const Sluice__AdminTable *t = reply->tables[i];
         sl_buf_puts(&b, i ? ",{\"title\":" : "{\"title\":");
-        string(&b, t->title);
+        sl_ctl_json_string(&b, t->title);
         sl_buf_puts(&b, ",\"columns\":");
         strings(&b, t->columns, t->n_columns);
         sl_buf_puts(&b, ",\"rows\":[");
@@ -77,14 +77,14 @@ void sl_ctl_print_yaml(const Sluice__AdminReply *reply, FILE *out)
     struct sl_buf b;
     sl_buf_init(&b, MAX_BYTES);
     sl_buf_puts(&b, "---\ncode: ");
-    string(&b, sl_err_name((enum sl_err)reply->code));
+    sl_ctl_json_string(&b, sl_err_name((enum sl_err)reply->code));
     sl_buf_puts(&b, "\ntext: ");
-    string(&b, reply->text ? reply->text : "");
+    sl_ctl_json_string(&b, reply->text ? reply->text : "");
     sl_buf_puts(&b, reply->n_tables ? "\ntables:\n" : "\ntables: []\n");
     for (size_t i = 0; i < reply->n_tables; i++) {
         const Sluice__AdminTable *t = reply->tables[i];
         sl_buf_puts(&b, "- title: ");
-        string(&b, t->title);
+        sl_ctl_json_string(&b, t->title);
         sl_buf_puts(&b, "\n  columns: ");
         strings(&b, t->columns, t->n_columns);
         sl_buf_puts(&b, t->n_rows ? "\n  rows:\n" : "\n  rows: []\n");

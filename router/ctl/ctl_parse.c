@@ -104,6 +104,9 @@ static enum sl_err apply(const struct sl_ctl_option *o, const char *value, struc
     case SL_CTL_OPT_FOLLOW:
         out->follow = true;
         break;
+    case SL_CTL_OPT_CHROME:
+        out->chrome = true;
+        break;
     case SL_CTL_OPT_HELP:
         out->help = true;
         break;

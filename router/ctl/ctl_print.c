@@ -53,6 +53,14 @@ static const char *cell(const Sluice__AdminRow *r, size_t i)
     return i < r->n_cells ? r->cells[i] : "-";
 }
 
+static bool shows_any(const Sluice__AdminTable *t, const char *hidden)
+{
+    for (size_t c = 0; c < t->n_columns; c++)
+        if (!is_hidden(hidden, t->columns[c]))
+            return true;
+    return false;
+}
+
 static void print_table(const Sluice__AdminTable *t, const char *hidden, bool headers, FILE *out)
 {
     size_t n = t->n_columns, last = 0;
@@ -89,7 +97,7 @@ void sl_ctl_print_tables(const Sluice__AdminReply *reply, const char *hidden, bo
     }
     for (size_t i = 0; i < reply->n_tables; i++) {
         const Sluice__AdminTable *t = reply->tables[i];
-        if (t->n_rows == 0 && sentence)
+        if ((t->n_rows == 0 && sentence) || !shows_any(t, hidden))
             continue; /* the sentence says it */
         if (!first || sentence)
             fputc('\n', out);

@@ -15,6 +15,8 @@ const struct sl_ctl_option sl_ctl_options[] = {
      "ask again every so many seconds until interrupted"},
     {"--no-headers", 0, SL_CTL_OPT_NO_HEADERS, NULL, NULL, NULL, "tables without the line of column names"},
     {"--follow", 'f', SL_CTL_OPT_FOLLOW, NULL, "events", NULL, "go on with what happens from now on"},
+    {"--chrome", 0, SL_CTL_OPT_CHROME, NULL, "trace", NULL,
+     "in Chrome's trace format, which ui.perfetto.dev and chrome://tracing load"},
     {"--help", 'h', SL_CTL_OPT_HELP, NULL, NULL, NULL,
      "this text; after a command: what it shows and how to read it"},
     {"--version", 0, SL_CTL_OPT_VERSION, NULL, NULL, NULL, "print the version"},
@@ -64,6 +66,19 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "place nothing new on a node; what runs there finishes", DRAIN_HELP, sl_ctl_ask},
     {"node undrain", "NODE", 1, 1, true, "undrain", NULL, "@nodes", "let a drained node take work again",
      UNDRAIN_HELP, sl_ctl_ask},
+    {"node roles", "NODE prefill|decode|both", 2, 2, true, NULL, NULL, "@nodes",
+     "what a node may do, until its next start",
+     "Routers are told within a heartbeat; what runs there goes on. A node that may only prefill is no place "
+     "for "
+     "requests of mode colocated.\n\n    sluicectl node roles decode-0 both\n",
+     sl_ctl_roles},
+    {"node set", "NODE KEY VALUE", 3, 3, true, "set", NULL, "@nodes",
+     "change an option of a node that runs, until its next start",
+     "Keys: chunk_tokens, tpot_target_ms, chunk_stretch, speculation, roles, log_level, drain_ms, as in its "
+     "config "
+     "file, which stays as it is.\n\n    sluicectl node set decode-0 tpot_target_ms 40\n"
+     "    sluicectl node set decode-0 chunk_tokens auto\n",
+     sl_ctl_ask},
     {"drain", "NODE", 1, 1, true, "drain", NULL, "@nodes", "the same as node drain", DRAIN_HELP, sl_ctl_ask},
     {"undrain", "NODE", 1, 1, true, "undrain", NULL, "@nodes", "the same as node undrain", UNDRAIN_HELP,
      sl_ctl_ask},
@@ -76,6 +91,23 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "    sluicectl mode              show\n"
      "    sluicectl mode hybrid       switch\n",
      sl_ctl_ask},
+    {"split", "[TOKENS|auto]", 0, 1, true, "split", NULL, "auto", "where mode hybrid splits prompts",
+     "A number puts the split of every longer prompt there, rounded to whole pages, which is for "
+     "comparisons; auto "
+     "decides by predicted cost. A request's own X-Sluice-Split goes before it.\n\n"
+     "    sluicectl split 512\n    sluicectl split auto\n",
+     sl_ctl_ask},
+    {"slo", "", 0, 0, false, "slo", NULL, NULL, "service classes: how many requests had what they wished for",
+     "Of the requests that ended lately (at most 4096): how many wished for times, how many of these had "
+     "both their "
+     "time to first token and their time per token met; TTFT of all of the class.\n",
+     sl_ctl_ask},
+    {"links retest", "[NODE]", 0, 1, true, NULL, NULL, "@nodes",
+     "measure links anew, try those that are down",
+     "All that a prefill node dials, or those of one node; then `sluicectl links`. A link is measured when "
+     "no pages "
+     "travel on it.\n",
+     sl_ctl_retest},
     {"links", "", 0, 0, false, "links", NULL, NULL,
      "page links between nodes: state, measured speed, traffic",
      "A link is tested when a prefill node first meets a decode node; its speed feeds placement.\n"
@@ -109,6 +141,37 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "    sluicectl explain last\n"
      "    sluicectl explain last -o json | jq -r '.tables[] | select(.title == \"record\") | .rows[] | "
      "@tsv'\n",
+     sl_ctl_ask},
+    {"trace", "ID|last", 1, 1, false, "trace", "token,token_at_ms,gap_ms", "@requests",
+     "one request's time line over its nodes",
+     "What the router and each node did with it, and when: waiting for its turn, placements, the queue of "
+     "each node, "
+     "prompt chunks, pages under way, decoding. -o wide, json and yaml have every token. Times of nodes are "
+     "put on the "
+     "router's clock as well as their messages allow; the row of a lane's queue says how far it may be "
+     "off.\n\n"
+     "    sluicectl trace last\n"
+     "    sluicectl trace last --chrome > trace.json      for ui.perfetto.dev\n",
+     sl_ctl_trace},
+    {"leases", "[NODE]", 0, 1, false, NULL, NULL, "@nodes",
+     "transfers of pages that are open, at both their ends",
+     "A lease holds pages at the prefill node until the decode node has committed them. One that is old "
+     "stands for a "
+     "peer that does not answer.\n",
+     sl_ctl_leases},
+    {"pages", "[NODE]", 0, 1, false, NULL, NULL, "@nodes",
+     "KV pages: in use, free, cached, and how often a prefix was there",
+     "EVICTABLE pages are cached prefixes that give way when pages are needed; IN_USE by sequences now. "
+     "HIT_PERCENT of "
+     "prompt tokens that were looked up since the node's start.\n",
+     sl_ctl_pages},
+    {"config show", "[NODE]", 0, 1, false, "config", NULL, "@nodes",
+     "options of the router, or of a node, as they are now",
+     "CHANGE says how: reload (the file is read again), node set, or restart.\n", sl_ctl_ask},
+    {"config reload", "[NODE]", 0, 1, true, "reload", NULL, "@nodes",
+     "read the config file again, as systemctl reload does",
+     "The journal says which keys took effect and which need a restart; a file that is wrong changes "
+     "nothing.\n",
      sl_ctl_ask},
     {"keys add", "NAME [FILE]", 1, 2, true, NULL, NULL, NULL, "make an API key; only its hash is kept",
      "Prints a new key, which is written nowhere else, and appends NAME:sha256:SALT:DIGEST to FILE, the "

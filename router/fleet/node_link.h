@@ -15,7 +15,8 @@ enum sl_node_command {
     SL_CMD_DRAIN,
     SL_CMD_STATS,
     SL_CMD_STEPS, /* StatsRequest with steps_after */
-    SL_CMD_RESYNC
+    SL_CMD_RESYNC,
+    SL_CMD_ADMIN
 };
 
 /* What a call was about; returned with its answer. */
@@ -27,7 +28,7 @@ struct sl_node_call {
     uint32_t attempt;
     uint32_t from_index; /* resync */
     uint32_t tries;      /* 0 for the first */
-    void *user;          /* drain: who waits for it */
+    void *user;          /* drain, stats, admin: who waits for it */
 };
 
 struct sl_node_calls; /* opaque: calls in flight, of all nodes */

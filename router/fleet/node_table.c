@@ -237,17 +237,26 @@ static double sane_ms(double v)
     return v > 0 && isfinite(v) ? v : 0;
 }
 
-static void take_info(struct sl_node *n, const Sluice__NodeInfo *in)
+/* What an administrator may change while the node runs. */
+static void take_duties(struct sl_node *n, const Sluice__NodeInfo *in)
 {
-    const Sluice__ModelInfo *m = in->model;
-    copy(n->name, sizeof n->name, in->name);
-    n->boot_id = in->boot_id;
-    n->prefers_prefill = in->prefers == SLUICE__ROLE__ROLE_PREFILL;
     n->may_prefill = n->may_decode = false;
     for (size_t i = 0; i < in->n_permits; i++) {
         n->may_prefill |= in->permits[i] == SLUICE__ROLE__ROLE_PREFILL;
         n->may_decode |= in->permits[i] == SLUICE__ROLE__ROLE_DECODE;
     }
+    n->chunk_tokens = in->has_chunk_tokens ? in->chunk_tokens : -1;
+    n->tpot_target_ms = in->has_tpot_target_ms ? sane_ms(in->tpot_target_ms) : 0;
+    n->chunk_stretch = in->has_chunk_stretch ? sane_ms(in->chunk_stretch) : 0;
+}
+
+static void take_info(struct sl_node *n, const Sluice__NodeInfo *in)
+{
+    take_duties(n, in);
+    const Sluice__ModelInfo *m = in->model;
+    copy(n->name, sizeof n->name, in->name);
+    n->boot_id = in->boot_id;
+    n->prefers_prefill = in->prefers == SLUICE__ROLE__ROLE_PREFILL;
     copy(n->command_url, sizeof n->command_url, in->command_url);
     copy(n->transfer_address, sizeof n->transfer_address, in->transfer_address);
     copy(n->cpus, sizeof n->cpus, in->cpus);
@@ -267,9 +276,6 @@ static void take_info(struct sl_node *n, const Sluice__NodeInfo *in)
     n->kv_pages = in->kv_pages;
     n->threads = in->threads;
     n->max_batch_tokens = in->has_max_batch_tokens ? in->max_batch_tokens : 0;
-    n->chunk_tokens = in->has_chunk_tokens ? in->chunk_tokens : -1;
-    n->tpot_target_ms = in->has_tpot_target_ms ? sane_ms(in->tpot_target_ms) : 0;
-    n->chunk_stretch = in->has_chunk_stretch ? sane_ms(in->chunk_stretch) : 0;
     take_cost(&n->cost, in->cost);
 }
 
@@ -316,6 +322,7 @@ enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeIn
     *old_boot_id = 0;
     if (n && n->boot_id == info->boot_id && n->state != SL_NODE_DEAD) {
         n->heard_ms = now_ms;
+        take_duties(n, info);
         *joined = SL_NODE_SAME;
         *out = n;
         return SL_OK;

@@ -7,10 +7,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -204,6 +206,13 @@ static bool op_explain(struct sl_flow *f, struct sl_admin_wait *w, struct sl_adm
     return true;
 }
 
+static bool op_trace(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    struct sl_admin_state s = state_of(f);
+    sl_admin_trace(o, &s, w->args[0]);
+    return true;
+}
+
 static bool op_mode(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
 {
     if (w->n_args) {
@@ -322,6 +331,103 @@ void sl_flow_on_stats_answer(struct sl_flow *f, const struct sl_node_call *call,
     answer(call->user, &o);
 }
 
+/* Asks the node of w's first argument; the others are the operation's. */
+static bool forward(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o, const char *op)
+{
+    struct sl_node *n = find_alive(f, w, o);
+    if (!n)
+        return true;
+    enum sl_err err = sl_flow_send_admin(f, n, op, w->args + 1, w->n_args - 1, w);
+    if (err)
+        sl_admin_refuse(o, err, "Node %s could not be asked (%s).", n->name, sl_err_name(err));
+    return err != SL_OK;
+}
+
+void sl_flow_on_admin_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
+                             const char *why, const Sluice__AdminReply *reply)
+{
+    struct sl_admin_out o;
+    (void)f;
+    sl_admin_out_init(&o);
+    if (reply)
+        o.reply = *reply; /* sent or copied before the message goes */
+    else
+        sl_admin_refuse(&o, err ? err : SL_EPROTO, "Node %s did not do it: %s (%s).", call->node,
+                        why ? why : "no answer", sl_err_name(err ? err : SL_EPROTO));
+    answer(call->user, &o);
+}
+
+static bool op_set(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    if (sl_node_table_find(f->nodes, w->args[0]))
+        sl_cluster_event(f->events_log, "info", "node", w->args[0], "%.40s = %.80s was asked for", w->args[1],
+                         w->args[2]);
+    return forward(f, w, o, "set");
+}
+
+static bool op_retest(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    return forward(f, w, o, "retest");
+}
+
+static bool op_config(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    if (w->n_args)
+        return forward(f, w, o, "config");
+    if (f->conf.tell_config)
+        f->conf.tell_config(f->conf.tell_config_arg, o);
+    else
+        sl_admin_refuse(o, SL_EUNSUPPORTED, "This router has no options to show.");
+    return true;
+}
+
+static bool op_reload(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    if (w->n_args)
+        return forward(f, w, o, "reload");
+    if (!f->conf.tell_config) {
+        sl_admin_refuse(o, SL_EUNSUPPORTED, "This router has no config file to read.");
+        return true;
+    }
+    kill(getpid(), SIGHUP); /* main() reads the files */
+    sl_cluster_event(f->events_log, "info", "router", "", "a reload was asked for");
+    sl_admin_say(o, "The router reads its files again; its journal says what came of it.");
+    return true;
+}
+
+static bool op_split(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    bool rule = w->n_args && strcmp(w->args[0], "auto") == 0;
+    uint64_t n = f->split;
+    if (w->n_args && !rule &&
+        !number_arg(w, 0, 0, f->conf.context_length ? f->conf.context_length : UINT32_MAX, "A split", o, &n))
+        return true;
+    uint32_t split = rule ? 0 : (uint32_t)n;
+    if (split != f->split)
+        sl_cluster_event(f->events_log, "info", "router", "", "split %u instead of %u tokens (0 = by cost)",
+                         split, f->split);
+    f->split = split;
+    if (split)
+        sl_admin_say(o, "In mode hybrid prompts of more than %u tokens are split there%s.", split,
+                     f->mode == SL_PLACE_HYBRID ? "" : "; the mode is another one now");
+    else
+        sl_admin_say(o, "Where a prompt is split in mode hybrid is decided by cost.");
+    sl_admin_table(o, "split", "key,value");
+    if (split)
+        sl_admin_pair(o, "split", "%u", split);
+    else
+        sl_admin_pair(o, "split", "auto");
+    return true;
+}
+
+static bool op_slo(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin_out *o)
+{
+    struct sl_admin_state s = state_of(f);
+    (void)w;
+    sl_admin_slo(o, &s);
+    return true;
+}
+
 /* ---- dispatch ---- */
 
 static const struct op {
@@ -332,7 +438,9 @@ static const struct op {
     {"status", 0, 0, op_status},     {"nodes", 0, 1, op_nodes},   {"links", 0, 0, op_links},
     {"mode", 0, 1, op_mode},         {"drain", 1, 1, op_drain},   {"undrain", 1, 1, op_undrain},
     {"requests", 0, 1, op_requests}, {"cancel", 1, 1, op_cancel}, {"explain", 1, 1, op_explain},
-    {"events", 0, 2, op_events},     {"ui", 0, 0, op_ui},
+    {"events", 0, 2, op_events},     {"trace", 1, 1, op_trace},   {"set", 3, 3, op_set},
+    {"retest", 1, 1, op_retest},     {"config", 0, 1, op_config}, {"reload", 0, 1, op_reload},
+    {"split", 0, 1, op_split},       {"slo", 0, 0, op_slo},       {"ui", 0, 0, op_ui},
 };
 
 static void run(struct sl_flow *f, struct sl_admin_wait *w)

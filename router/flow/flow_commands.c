@@ -108,6 +108,7 @@ enum sl_err sl_flow_send_submit(struct sl_flow *f, struct sl_request *r, uint32_
     e.body_case = SLUICE__ENVELOPE__BODY_SUBMIT;
     e.submit = &m;
     struct sl_node_call call = call_for(r, &r->d, SL_CMD_SUBMIT, tries);
+    r->record->d.sent_us = sl_now_us();
     enum sl_err err = sl_node_link_send(n->link, &e, &call);
     sl_free(m.tokens);
     return err;
@@ -144,6 +145,7 @@ enum sl_err sl_flow_send_prefill(struct sl_flow *f, struct sl_request *r, uint32
     e.body_case = SLUICE__ENVELOPE__BODY_PREFILL;
     e.prefill = &m;
     struct sl_node_call call = call_for(r, &r->p, SL_CMD_PREFILL, tries);
+    r->record->p.sent_us = sl_now_us();
     enum sl_err err = sl_node_link_send(n->link, &e, &call);
     sl_free(m.tokens);
     return err;
@@ -259,6 +261,24 @@ static void on_steps_answer(struct sl_flow *f, const struct sl_node_call *call, 
         n->tells_steps = false;
 }
 
+enum sl_err sl_flow_send_admin(struct sl_flow *f, struct sl_node *n, const char *op, char **args,
+                               size_t n_args, void *user)
+{
+    (void)f;
+    if (!n->link)
+        return SL_EPEER;
+    Sluice__AdminRequest m = SLUICE__ADMIN_REQUEST__INIT;
+    m.op = (char *)(uintptr_t)op;
+    m.args = args;
+    m.n_args = n_args;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_ADMIN;
+    e.admin = &m;
+    struct sl_node_call call = {.command = SL_CMD_ADMIN, .boot_id = n->boot_id, .user = user};
+    snprintf(call.node, sizeof call.node, "%s", n->name);
+    return sl_node_link_send(n->link, &e, &call);
+}
+
 /* The request and leg an answer is for; NULL when that is over. */
 static struct sl_request *request_of(struct sl_flow *f, const struct sl_node_call *call, struct sl_leg **leg)
 {
@@ -341,7 +361,7 @@ void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in)
         err = e->command_reply->code < SL_N_ERR ? (enum sl_err)e->command_reply->code : SL_EPROTO;
         why = e->command_reply->why;
     } else if (!err && call.command != SL_CMD_RESYNC && call.command != SL_CMD_STATS &&
-               call.command != SL_CMD_STEPS) {
+               call.command != SL_CMD_STEPS && call.command != SL_CMD_ADMIN) {
         err = SL_EPROTO;
         why = "The node answered with another kind of message.";
     }
@@ -368,6 +388,11 @@ void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in)
     case SL_CMD_STEPS:
         on_steps_answer(f, &call, err,
                         e && e->body_case == SLUICE__ENVELOPE__BODY_STATS_REPLY ? e->stats_reply : NULL);
+        break;
+    case SL_CMD_ADMIN:
+        sl_flow_on_admin_answer(f, &call, err, why,
+                                e && e->body_case == SLUICE__ENVELOPE__BODY_ADMIN_REPLY ? e->admin_reply
+                                                                                        : NULL);
         break;
     case SL_CMD_STATS:
         sl_flow_on_stats_answer(

@@ -49,6 +49,7 @@ struct sl_flow {
     struct sl_request_metrics *metrics;
     struct sl_node_view *view; /* scratch of placement */
     enum sl_place_mode mode;
+    uint32_t split; /* of prompts that are longer, in mode hybrid; 0 = by rule */
     uint64_t next_stats_ms;
     struct sl_step_log *steps; /* has its own lock */
     struct sl_share share;
@@ -145,6 +146,9 @@ SL_MUST_CHECK enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *
                                              void *user);
 /* The steps that are not in the step log yet; nothing happens while an answer is under way. */
 void sl_flow_ask_steps(struct sl_flow *f, struct sl_node *n);
+/* An administrator's question to one node. */
+SL_MUST_CHECK enum sl_err sl_flow_send_admin(struct sl_flow *f, struct sl_node *n, const char *op,
+                                             char **args, size_t n_args, void *user);
 /* An answer of a command, or its failure; frees in. */
 void sl_flow_on_answer(struct sl_flow *f, struct sl_wire_in *in);
 
@@ -159,6 +163,8 @@ void sl_flow_on_admin_wire(struct sl_flow *f, struct sl_wire_in *in);
 void sl_flow_on_admin_item(struct sl_flow *f, struct sl_admin_wait *w);
 void sl_flow_on_drain_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
                              const char *why);
+void sl_flow_on_admin_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
+                             const char *why, const Sluice__AdminReply *reply);
 void sl_flow_on_stats_answer(struct sl_flow *f, const struct sl_node_call *call, enum sl_err err,
                              const Sluice__StatsReply *reply);
 

@@ -102,12 +102,9 @@ static void take_report(struct sl_decision_leg *out, const Sluice__DoneEvent *ev
         snprintf(out->end, sizeof out->end, "error %s", sl_err_name((enum sl_err)ev->code));
     else
         snprintf(out->end, sizeof out->end, "%s", reasons[reason]);
-    if (!ev->report)
-        return;
-    out->reported = true;
-    out->report = *ev->report;
-    out->report.base.n_unknown_fields = 0;
-    out->report.base.unknown_fields = NULL;
+    out->done_us = sl_now_us();
+    if (ev->report)
+        sl_decision_leg_report(out, ev->report);
 }
 
 /* An end that comes after its request: the record still wants the facts. */

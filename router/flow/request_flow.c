@@ -107,6 +107,7 @@ static void close_request(struct sl_flow *f, struct sl_request *r, const char *f
     d->n_generated = r->n_received;
     note_link(f, r);
     sl_request_gaps(r, &d->itl_median_ms, &d->gap_max_ms);
+    sl_decision_keep_gaps(d, r->gap_us, r->n_received);
     if (r->state == SL_REQ_ENDING)
         sl_output_mean_add(sl_flow_outputs(f, r->req), r->n_received);
     snprintf(d->finish, sizeof d->finish, "%s", finish);
@@ -279,6 +280,9 @@ static struct sl_place_req placement_request(struct sl_flow *f, const struct sl_
                              .want_d = q->want_decode_node};
     switch (q->mode) {
     case SL_MODE_DEFAULT:
+        /* the cluster's split is for prompts that reach beyond it; a request's own goes before it */
+        if (q->split < 0 && f->split && f->split < q->n_tokens && f->mode == SL_PLACE_HYBRID)
+            p.split = f->split;
         break;
     case SL_MODE_PD:
         p.mode = SL_PLACE_PD;
@@ -389,7 +393,7 @@ void sl_flow_go(struct sl_flow *f, struct sl_request *r, const struct sl_place_c
     r->state = SL_REQ_PLACED;
     start_legs(f, r, choice, n_tokens);
     sl_decision_placed(r->record, &f->view->state, choice, r->attempt, n_tokens,
-                       r->because[0] ? r->because : NULL);
+                       r->because[0] ? r->because : NULL, sl_now_us());
     r->last_heard_us = sl_now_us();
     if (r->attempt == 1)
         r->record->placed_us = r->last_heard_us;

@@ -11,7 +11,8 @@
 #include "common/text/tokenizer.h"
 #include "router/flow/gen_req.h"
 
-struct sl_flow; /* opaque */
+struct sl_admin_out; /* router/admin/admin_out.h */
+struct sl_flow;      /* opaque */
 
 /* What happens to a request that no placement is predicted to give the times it wishes. */
 enum sl_slo_miss {
@@ -38,7 +39,10 @@ struct sl_flow_conf {
     enum sl_slo_miss slo_miss;
     uint32_t hold_ms;     /* work ahead at nodes beyond which requests wait at the router; 0 = never */
     uint32_t max_wait_ms; /* more predicted waiting is refused with SL_EAGAIN; 0 = only beyond the deadline */
-    struct sl_metrics *metrics;       /* borrowed */
+    struct sl_metrics *metrics; /* borrowed */
+    /* (optional) The router's own options as a table; flow thread. */
+    void (*tell_config)(void *arg, struct sl_admin_out *out);
+    void *tell_config_arg;
     const char *model_name, *version; /* labels of metrics: as clients know the model; the router's version */
 };
 

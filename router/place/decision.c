@@ -28,8 +28,11 @@ void sl_decisions_free(struct sl_decisions *r)
 {
     if (!r)
         return;
-    for (uint32_t i = 0; i < r->max; i++)
+    for (uint32_t i = 0; i < r->max; i++) {
+        if (r->ring[i])
+            sl_free(r->ring[i]->gap_us);
         sl_free(r->ring[i]);
+    }
     sl_free(r->ring);
     sl_hashmap_free(r->by_id);
     sl_free(r);
@@ -45,6 +48,7 @@ struct sl_decision *sl_decisions_add(struct sl_decisions *r, const char *id)
     if (*slot) {
         if (sl_hashmap_get(r->by_id, (*slot)->id, strlen((*slot)->id)) == *slot)
             sl_hashmap_del(r->by_id, (*slot)->id, strlen((*slot)->id));
+        sl_free((*slot)->gap_us);
         memset(*slot, 0, sizeof **slot);
     } else {
         *slot = sl_xcalloc(1, sizeof **slot);
@@ -122,7 +126,7 @@ static void name_of(char out[SL_DECISION_NAME], const struct sl_place_state *s, 
 
 void sl_decision_placed(struct sl_decision *d, const struct sl_place_state *state,
                         const struct sl_place_choice *choice, uint32_t attempt, uint32_t n_tokens,
-                        const char *because)
+                        const char *because, uint64_t now_us)
 {
     uint32_t at = d->n_attempts < SL_DECISION_ATTEMPTS ? d->n_attempts : SL_DECISION_ATTEMPTS - 1;
     d->n_attempts++;
@@ -131,11 +135,13 @@ void sl_decision_placed(struct sl_decision *d, const struct sl_place_state *stat
                                       .mode = choice->mode,
                                       .split = choice->best.split,
                                       .n_tokens = n_tokens,
+                                      .at_us = now_us,
                                       .predicted = choice->best.predicted};
     name_of(a->p, state, choice->best.p);
     name_of(a->d, state, choice->best.d);
     snprintf(a->why, sizeof a->why, "%s%s%s", because ? because : "", because ? "; " : "", choice->reason);
-    d->p = d->d = (struct sl_decision_leg){0};
+    memset(&d->p, 0, sizeof d->p);
+    memset(&d->d, 0, sizeof d->d);
     const struct sl_place_link *link =
         choice->best.p < 0 ? NULL : sl_place_find_link(state, choice->best.p, choice->best.d);
     d->link_bytes_per_s = link ? link->bytes_per_s : 0;
@@ -152,4 +158,28 @@ void sl_decision_placed(struct sl_decision *d, const struct sl_place_state *stat
         c->tight = k->tight;
         c->predicted = k->predicted;
     }
+}
+
+void sl_decision_keep_gaps(struct sl_decision *d, const uint32_t *gap_us, uint32_t n)
+{
+    d->n_gaps = n < SL_DECISION_TOKENS ? n : SL_DECISION_TOKENS;
+    sl_free(d->gap_us);
+    d->gap_us = d->n_gaps ? sl_xmemdup(gap_us, d->n_gaps * sizeof *gap_us) : NULL;
+}
+
+void sl_decision_leg_report(struct sl_decision_leg *leg, const Sluice__LegReport *report)
+{
+    leg->reported = true;
+    leg->report = *report;
+    leg->n_chunks = 0;
+    for (size_t i = 0; i < report->n_chunk_tokens && i < report->n_chunk_end_us && i < report->n_chunk_us &&
+                       i < SL_DECISION_CHUNKS;
+         i++)
+        leg->chunks[leg->n_chunks++] = (struct sl_decision_chunk){
+            .tokens = report->chunk_tokens[i], .end_us = report->chunk_end_us[i], .us = report->chunk_us[i]};
+    /* what it points to is the message's */
+    leg->report.chunk_tokens = leg->report.chunk_end_us = leg->report.chunk_us = NULL;
+    leg->report.n_chunk_tokens = leg->report.n_chunk_end_us = leg->report.n_chunk_us = 0;
+    leg->report.base.n_unknown_fields = 0;
+    leg->report.base.unknown_fields = NULL;
 }

@@ -12,6 +12,8 @@
 #define SL_DECISIONS         4096
 #define SL_DECISION_ATTEMPTS 8 /* placements of one request */
 #define SL_DECISION_NAME     65
+#define SL_DECISION_CHUNKS   64   /* prompt chunks of one leg; nodes tell no more */
+#define SL_DECISION_TOKENS   1024 /* times between tokens that are kept when a request is over */
 
 struct sl_decision_candidate {
     char p[SL_DECISION_NAME], d[SL_DECISION_NAME]; /* p "" = none */
@@ -25,14 +27,22 @@ struct sl_decision_attempt {
     enum sl_place_mode mode;
     char p[SL_DECISION_NAME], d[SL_DECISION_NAME];
     uint32_t split, n_tokens;
+    uint64_t at_us;
     char why[224];
     struct sl_place_prediction predicted;
 };
 
+struct sl_decision_chunk { /* times since the leg's command came to its node */
+    uint32_t tokens, end_us, us;
+};
+
 struct sl_decision_leg { /* what the node reported; of the last attempt that used it */
     bool reported;
-    Sluice__LegReport report; /* plain values only */
-    char end[32];             /* "prefilled", "stop", "error EPEER" ... */
+    Sluice__LegReport report;  /* plain values only */
+    char end[32];              /* "prefilled", "stop", "error EPEER" ... */
+    uint64_t sent_us, done_us; /* the command left, its end was heard of; 0 = not */
+    struct sl_decision_chunk chunks[SL_DECISION_CHUNKS];
+    uint32_t n_chunks;
 };
 
 struct sl_decision {
@@ -53,8 +63,10 @@ struct sl_decision {
         n_recovered; /* tokens ignored, gaps asked for, commands sent again, faults */
     uint64_t arrived_us, placed_us, submitted_us, first_us, second_us, done_us;
     double itl_median_ms, gap_max_ms; /* of the tokens after the second; < 0 = too few tokens */
-    double link_bytes_per_s;          /* P -> D when it was placed; 0 = not measured */
-    char finish[16];                  /* "stop", "length", "canceled", "error"; "" while it runs */
+    uint32_t *gap_us; /* between token i - 1 and i, n_gaps of them once the request is over; owned */
+    uint32_t n_gaps;
+    double link_bytes_per_s; /* P -> D when it was placed; 0 = not measured */
+    char finish[16];         /* "stop", "length", "canceled", "error"; "" while it runs */
     char error[256];
 };
 
@@ -71,6 +83,11 @@ bool sl_decision_slo_met(const struct sl_decision *d);
 /* The placement that counts: the last one. NULL before any. */
 const struct sl_decision_attempt *sl_decision_last(const struct sl_decision *d);
 
+/* Keeps a copy of the first SL_DECISION_TOKENS. */
+void sl_decision_keep_gaps(struct sl_decision *d, const uint32_t *gap_us, uint32_t n);
+/* The end of a leg as its node told it. */
+void sl_decision_leg_report(struct sl_decision_leg *leg, const Sluice__LegReport *report);
+
 struct sl_decisions; /* opaque: the ring */
 struct sl_decisions *sl_decisions_new(uint32_t max);
 void sl_decisions_free(struct sl_decisions *r);
@@ -84,6 +101,6 @@ const struct sl_decision *sl_decisions_nth(const struct sl_decisions *r, uint32_
 /* Takes down a choice. names of nodes are copied. */
 void sl_decision_placed(struct sl_decision *d, const struct sl_place_state *state,
                         const struct sl_place_choice *choice, uint32_t attempt, uint32_t n_tokens,
-                        const char *because);
+                        const char *because, uint64_t now_us);
 
 #endif

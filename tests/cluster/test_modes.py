@@ -88,6 +88,31 @@ class Modes(unittest.TestCase):
             self.assertEqual(each["colocated"], each["hybrid"])
             c.wait_idle()
 
+    def test_calls_that_have_to_come_do_in_all_modes(self):
+        number = {"type": "object", "properties": {"n": {"$ref": "#/$defs/small"}}, "required": ["n"], "$defs": {"small": {"enum": [1, 2, 3]}}}
+        tools = [{"type": "function", "function": {"name": "add", "strict": True, "parameters": number}}, {"type": "function", "function": {"name": "now",
+                 "parameters": {"type": "object", "properties": {"zone": {"type": "boolean"}}, "additionalProperties": False}}}]
+        with Cluster() as c:
+            each = {}
+            for mode in ("colocated", "pd", "hybrid"):
+                for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+                    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello " * 40}], "max_tokens": 400, "temperature": 1.5, "seed": 5,
+                            "tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "cache_salt": mode}
+                    status, doc, _ = c.status("/v1/chat/completions", body, {"X-Sluice-Mode": mode})
+                    self.assertEqual(status, 200, doc)
+                    answer = doc["choices"][0]
+                    self.assertEqual(answer["finish_reason"], "tool_calls", answer)
+                    (call,) = answer["message"]["tool_calls"]
+                    self.assertFalse(answer["message"]["content"])
+                    arguments = json.loads(call["function"]["arguments"])
+                    if choice != "required" or call["function"]["name"] == "add":
+                        self.assertEqual(call["function"]["name"], "add")
+                        self.assertIn(arguments["n"], (1, 2, 3))
+                    each.setdefault(mode, []).append((call["function"]["name"], arguments))
+            self.assertEqual(each["colocated"], each["pd"])
+            self.assertEqual(each["colocated"], each["hybrid"])
+            c.wait_idle()
+
     def test_equal_finds_no_difference(self):
         with Cluster() as c:
             r = subprocess.run([harness.program("sluice-bench"), "equal", "--url", c.url, "--prompt-tokens", "9,70",

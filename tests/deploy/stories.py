@@ -113,6 +113,8 @@ class Life:
         assert re.search(r"\b0 differences", said), said
         self.guided(self.a, "ask")
         self.guided(self.a, "run")
+        self.guided(self.a, "sizing")
+        self.guided(self.a, "tuning")
         assert 'sluice_node_up{node="d0"} 1' in self.guided(self.a, "metrics")
         for m in self.machines:
             self.guided(m, "watch")

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct sl_why why = {0};
     if (!schema)
         return 0;
-    enum sl_err err = sl_json_schema_compile(schema, &p, &why);
+    enum sl_err err = sl_json_schema_compile(schema, NULL, &p, &why);
     json_decref(schema);
     if (err != SL_OK) {
         SL_ASSERT(why.text[0]);

@@ -35,6 +35,10 @@ static const char *const words[] = {
 };
 
 static const char chat_template[] =
+    "{% if tools %}{{ '<|im_start|>system\nYour tools: ' + tools | tojson + ' Call one as "
+    "<tool_call>\\n{\"name\": NAME, "
+    "\"arguments\": "
+    "ARGUMENTS}\\n</tool_call><|im_end|>\n' }}{% endif %}"
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\nYou are a random model. Nothing you say means anything.<|im_end|>\n' }}{% endif "
     "%}"

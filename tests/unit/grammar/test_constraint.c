@@ -42,7 +42,7 @@ static struct sl_constraint *open_constraint(const struct sl_token_bytes *tokens
     struct sl_why why = {0};
     struct sl_grammar *p;
     json_t *j = json_loads(schema, JSON_DECODE_ANY, NULL);
-    assert_int_equal(sl_json_schema_compile(j, &p, &why), SL_OK);
+    assert_int_equal(sl_json_schema_compile(j, NULL, &p, &why), SL_OK);
     json_decref(j);
     return sl_constraint_new(tokens, p, ends, 2);
 }
@@ -75,7 +75,7 @@ static void walked_set_equals_token_by_token(void **unused)
         struct sl_why why = {0};
         struct sl_grammar *p;
         json_t *j = json_loads(schemas[k], JSON_DECODE_ANY, NULL);
-        assert_int_equal(sl_json_schema_compile(j, &p, &why), SL_OK);
+        assert_int_equal(sl_json_schema_compile(j, NULL, &p, &why), SL_OK);
         json_decref(j);
         struct sl_matcher *m = sl_matcher_new(p);
         struct sl_constraint *c = open_constraint(tokens, schemas[k]);

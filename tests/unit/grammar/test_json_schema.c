@@ -15,7 +15,7 @@ static struct sl_grammar *compile(const char *schema)
     struct sl_why why = {0};
     struct sl_grammar *p = NULL;
     json_t *j = json_loads(schema, JSON_DECODE_ANY, NULL);
-    if (sl_json_schema_compile(j, &p, &why) != SL_OK)
+    if (sl_json_schema_compile(j, NULL, &p, &why) != SL_OK)
         fail_msg("%s: %s", schema, why.text);
     json_decref(j);
     return p;
@@ -162,7 +162,7 @@ static void what_is_not_kept_to_is_refused_by_name(void **state)
         struct sl_why why = {0};
         struct sl_grammar *p;
         json_t *j = json_loads(cases[i].schema, JSON_DECODE_ANY, NULL);
-        enum sl_err err = sl_json_schema_compile(j, &p, &why);
+        enum sl_err err = sl_json_schema_compile(j, NULL, &p, &why);
         if (err != cases[i].err || !strstr(why.text, cases[i].words))
             fail_msg("%s: %s, %s", cases[i].schema, sl_err_name(err), why.text);
         json_decref(j);
@@ -184,12 +184,39 @@ static void depth_has_an_end(void **state)
     sl_grammar_free(p);
 }
 
+static void values_stand_in_their_frame(void **state)
+{
+    static const struct sl_schema_frame frame = {
+        .before = "<a>\n", .between = "</a><a>", .after = "</a>", .max = 3};
+    static const struct {
+        const char *text;
+        bool fits;
+    } cases[] = {{"<a>\n1</a>", true},
+                 {"<a>\n1</a><a>2</a>", true},
+                 {"<a>\n1</a><a>2</a><a>3</a>", true},
+                 {"1", false},
+                 {"<a>\n1", false},
+                 {"<a>\n1</a><a>", false},
+                 {"<a>\n1</a><a>2</a><a>3</a><a>4</a>", false}};
+    struct sl_why why = {0};
+    struct sl_grammar *p = NULL;
+    (void)state;
+    json_t *j = json_loads("{\"type\":\"integer\"}", 0, NULL);
+    assert_int_equal(sl_json_schema_compile(j, &frame, &p, &why), SL_OK);
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++)
+        if (takes(p, cases[i].text) != cases[i].fits)
+            fail_msg("%s", cases[i].text);
+    sl_grammar_free(p);
+    json_decref(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_fit_or_do_not),
         cmocka_unit_test(what_is_not_kept_to_is_refused_by_name),
         cmocka_unit_test(depth_has_an_end),
+        cmocka_unit_test(values_stand_in_their_frame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

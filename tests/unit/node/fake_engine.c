@@ -111,6 +111,14 @@ struct sl_engine_limits sl_engine_limits(const struct sl_engine *e)
     (void)e;
     return (struct sl_engine_limits){.max_sequences = 1};
 }
+void sl_engine_set_pace(struct sl_engine *e, int32_t chunk_tokens, int32_t speculation, double tpot_target_ms,
+                        double chunk_stretch)
+{
+    (void)e;
+    (void)speculation;
+    (void)chunk_stretch;
+    call("pace chunk=%d target=%.0f; ", chunk_tokens, tpot_target_ms);
+}
 uint64_t sl_engine_progress(const struct sl_engine *e)
 {
     (void)e;
@@ -343,6 +351,11 @@ size_t sl_xfer_links(struct sl_xfer *x, struct sl_link_report *out, size_t max)
     (void)max;
     return 0;
 }
+enum sl_err sl_xfer_retest(struct sl_xfer *x)
+{
+    (void)x;
+    return SL_OK;
+}
 uint32_t sl_xfer_open_sessions(struct sl_xfer *x)
 {
     (void)x;
@@ -411,6 +424,7 @@ struct sl_leg *fake_place(const struct sl_duty_ops *duty, const char *id, uint32
     sampling.n_logprobs = -1;
     sampling.stop_ids = &stop_id;
     sampling.n_stop_ids = 1;
+    sampling.json_schema = (char *)(uintptr_t)fake.json_schema;
     peer.name = (char *)"peer";
     peer.transfer_address = (char *)"127.0.0.1:9";
     struct sl_order o = {.request_id = id,

@@ -12,8 +12,9 @@ struct fake {
     struct fake_router router;
     enum sl_err seq_open_err, send_open_err, recv_open_err, cancel_err; /* what the next calls return */
     enum sl_seq_state seq_state;
-    uint32_t hit_tokens; /* of the sequences' views */
-    uint32_t have_pages; /* of the transfers' events */
+    const char *json_schema; /* of the orders that are placed */
+    uint32_t hit_tokens;     /* of the sequences' views */
+    uint32_t have_pages;     /* of the transfers' events */
     uint32_t n_open_seqs;
     uint32_t n_quick_steps; /* steps there is work for; without an event */
 };

@@ -55,6 +55,39 @@ static void type_of_kv_follows_its_word(void **state)
     }
 }
 
+static void what_changes_while_the_node_runs_is_checked_as_the_file_is(void **state)
+{
+    (void)state;
+    struct sl_node_conf c;
+    struct sl_why why;
+    assert_int_equal(load(&c, &why, "--model=/dev/null", "--roles=decode"), SL_OK);
+    assert_int_equal(sl_node_conf_set(&c, "chunk_tokens", "64", &why), SL_OK);
+    assert_int_equal(c.chunk_tokens, 64);
+    assert_int_equal(sl_node_conf_set(&c, "roles", "prefill,decode", &why), SL_OK);
+    assert_true(c.may_prefill && c.may_decode);
+    static const struct {
+        const char *key, *value, *word;
+        enum sl_err err;
+    } bad[] = {
+        {"chunk_tokens", "many", "expected auto", SL_ECONFIG}, {"chunk_stretch", "0.5", "from 1", SL_ECONFIG},
+        {"roles", "decode,cook", "cook", SL_ECONFIG},          {"roles", "", "empty", SL_ECONFIG},
+        {"log_level", "loud", "one of", SL_ECONFIG},           {"model", "/x", "these can", SL_EUNSUPPORTED},
+        {"chunk_token", "1", "these can", SL_EUNSUPPORTED}};
+    for (size_t i = 0; i < SL_COUNTOF(bad); i++) {
+        assert_int_equal(sl_node_conf_set(&c, bad[i].key, bad[i].value, &why), bad[i].err);
+        if (!strstr(why.text, bad[i].word))
+            fail_msg("%s: %s", bad[i].key, why.text);
+    }
+    assert_int_equal(c.chunk_tokens, 64);
+    assert_true(c.may_prefill && c.may_decode && c.roles.n == 2);
+    char text[64];
+    for (const struct sl_conf_opt *o = sl_node_opts; o->key; o++)
+        if (strcmp(o->key, "roles") == 0)
+            sl_conf_print(o, &c, text, sizeof text);
+    assert_string_equal(text, "prefill,decode");
+    sl_node_conf_fini(&c);
+}
+
 static void values_that_do_not_fit_are_refused_by_name(void **state)
 {
     (void)state;
@@ -162,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_a_node_of_both_duties),
         cmocka_unit_test(type_of_kv_follows_its_word),
+        cmocka_unit_test(what_changes_while_the_node_runs_is_checked_as_the_file_is),
         cmocka_unit_test(values_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(more_memory_than_the_machine_has_is_refused_at_start_only),
         cmocka_unit_test(threads_follow_cpus),

@@ -56,6 +56,20 @@ static void leg_refused_by_the_engine_leaves_nothing(void **state)
     assert_int_equal(fake.node->legs.n_active, 0);
 }
 
+static void answers_to_schemas_are_bounded(void **state)
+{
+    (void)state;
+    fake.conf.max_constrained = 2;
+    fake.json_schema = "{}";
+    fake.node->legs.n_constrained = 2;
+    assert_null(fake_place(&sl_duty_decode, "r1", 0, SL_EAGAIN));
+    fake_expect_calls("");
+    fake.json_schema = NULL; /* others are not in the way */
+    sl_leg_end(fake_place(&sl_duty_decode, "r2", 0, SL_OK), SLUICE__DONE_REASON__DONE_STOP, SL_OK, NULL);
+    assert_int_equal(fake.node->legs.n_constrained, 2);
+    fake_calls();
+}
+
 static void finished_legs_are_bounded(void **state)
 {
     (void)state;
@@ -181,6 +195,7 @@ int main(void)
         TEST(leg_placed_twice_is_one_leg),
         TEST(leg_ended_twice_tells_its_router_once),
         TEST(leg_refused_by_the_engine_leaves_nothing),
+        TEST(answers_to_schemas_are_bounded),
         TEST(finished_legs_are_bounded),
         TEST(finished_legs_are_bounded_in_memory),
         TEST(finished_legs_are_forgotten_in_time),

@@ -59,7 +59,7 @@ static const struct {
 /* Feeds text in pieces of `step` bytes behind a first one of `first`. */
 static void check(size_t i, size_t first, size_t step)
 {
-    struct sl_tool_filter *f = sl_tool_filter_new(sl_tool_format_of(cases[i].taught));
+    struct sl_tool_filter *f = sl_tool_filter_new(sl_tool_format_of(cases[i].taught), false);
     struct sl_buf content, calls_text;
     json_t *calls = json_array(), *call;
     size_t n = strlen(cases[i].text), at = 0, k;
@@ -95,7 +95,7 @@ static void calls_are_the_same_wherever_the_text_is_cut(void **state)
 
 static void long_call_is_shown_as_text(void **state)
 {
-    struct sl_tool_filter *f = sl_tool_filter_new(sl_tool_format_of(HERMES));
+    struct sl_tool_filter *f = sl_tool_filter_new(sl_tool_format_of(HERMES), false);
     struct sl_buf content;
     json_t *calls = json_array();
     size_t n = 11;
@@ -134,7 +134,7 @@ static void tools_are_checked(void **state)
                                       "\"parameters\":{\"type\":\"object\"}}}]"
                                     : bad[i].tools,
                                0, NULL);
-        assert_int_equal(sl_tools_check(j, &fault), good);
+        assert_int_equal(sl_tools_check(j, false, &fault), good);
         assert_string_equal(fault.param, good ? "" : bad[i].param);
         json_decref(j);
     }

@@ -5,8 +5,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
@@ -225,7 +228,7 @@ static void expect_parses(const char *file, const char *text, bool prose)
     struct sl_ctl_call c;
     struct sl_why why;
     char line[256];
-    size_t len = strcspn(text, "\n#|`;)&>");
+    size_t len = strcspn(text, "\n#|`;)&<>");
     snprintf(line, sizeof line, "%.*s%s", (int)(len < 200 ? len : 200), text, prose ? " --help" : "");
     if (parse(&c, &why, line) != SL_OK)
         fail_msg("%s: 'sluicectl %s' is not understood: %s", file, line, why.text);
@@ -234,8 +237,8 @@ static void expect_parses(const char *file, const char *text, bool prose)
 static void commands_in_the_documents_parse(void **s)
 {
     (void)s;
-    static const char *const files[] = {"README.md", "docs/operations.md", "docs/models.md", "docs/faults.md",
-                                        "docs/benchmarks.md"};
+    static const char *const files[] = {"README.md",      "docs/operations.md", "docs/models.md",
+                                        "docs/faults.md", "docs/benchmarks.md", "docs/protocol.md"};
     size_t n_found = 0;
     for (size_t i = 0; i < SL_COUNTOF(files); i++) {
         char path[512], line[4096];
@@ -318,6 +321,197 @@ static void completion_offers_what_fits_and_runs_nothing(void **s)
     rmdir(dir);
 }
 
+/* Tables of words: rows and columns are parted by newlines and commas. */
+static Sluice__AdminTable *words_table(const char *title, const char *text)
+{
+    Sluice__AdminTable *t = sl_xcalloc(1, sizeof *t);
+    sluice__admin_table__init(t);
+    t->title = sl_xstrdup(title);
+    char *copy = sl_xstrdup(text), *rest = copy, *line;
+    while ((line = strsep(&rest, "\n")) != NULL && *line) {
+        char **list = sl_xcalloc(32, sizeof *list), *word;
+        size_t n = 0;
+        while ((word = strsep(&line, ",")) != NULL)
+            list[n++] = sl_xstrdup(word);
+        if (!t->columns) {
+            t->columns = list;
+            t->n_columns = n;
+            continue;
+        }
+        Sluice__AdminRow *r = sl_xcalloc(1, sizeof *r);
+        sluice__admin_row__init(r);
+        r->cells = list;
+        r->n_cells = n;
+        t->rows = sl_xrealloc(t->rows, (t->n_rows + 1) * sizeof *t->rows);
+        t->rows[t->n_rows++] = r;
+    }
+    sl_free(copy);
+    return t;
+}
+
+static void words_free(Sluice__AdminTable *t)
+{
+    for (size_t i = 0; i < t->n_columns; i++)
+        sl_free(t->columns[i]);
+    sl_free(t->columns);
+    for (size_t r = 0; r < t->n_rows; r++) {
+        for (size_t i = 0; i < t->rows[r]->n_cells; i++)
+            sl_free(t->rows[r]->cells[i]);
+        sl_free(t->rows[r]->cells);
+        sl_free(t->rows[r]);
+    }
+    sl_free(t->rows);
+    sl_free(t->title);
+    sl_free(t);
+}
+
+static void print_chrome(FILE *f)
+{
+    sl_ctl_print_chrome(&reply, f);
+}
+
+static void trace_for_perfetto_has_a_lane_per_node_and_a_step_per_token(void **s)
+{
+    (void)s;
+    Sluice__AdminTable *tables[] = {
+        words_table("trace", "at_ms,ms,lane,part,what,detail\n0.000,30.5,router,request,request,x\"y\n"
+                             "1.250,-,router,queue,placed,pd\n2.000,10.000,p0,prefill,chunk,64 tokens\n"
+                             "14.000,16.000,d0,decode,decode,2 tokens\n"),
+        words_table("tokens", "token,token_at_ms,gap_ms\n0,14.000,0.000\n1,20.000,6.000\n2,30.000,10.000\n")};
+    sluice__admin_reply__init(&reply);
+    reply.tables = tables;
+    reply.n_tables = 2;
+    char *text = written(print_chrome);
+    static const char *const parts[] = {
+        "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_"
+        "name\",\"args\":{"
+        "\"name\":\"router\"}},\n",
+        "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":\"request\",\"cat\":\"request\",\"ts\":0,\"dur\":30500,"
+        "\"args\":{\"detail\":\"x\\"
+        "\"y\"}}",
+        "{\"ph\":\"i\",\"pid\":1,\"tid\":2,\"name\":\"placed\",\"cat\":\"queue\",\"ts\":1250,\"s\":\"t\"",
+        "{\"ph\":\"X\",\"pid\":2,\"tid\":3,\"name\":\"chunk\",\"cat\":\"prefill\",\"ts\":2000,\"dur\":10000",
+        "{\"ph\":\"X\",\"pid\":3,\"tid\":4,\"name\":\"step\",\"cat\":\"decode\",\"ts\":14000,\"dur\":6000",
+        "{\"ph\":\"X\",\"pid\":3,\"tid\":4,\"name\":\"step\",\"cat\":\"decode\",\"ts\":20000,\"dur\":10000,"
+        "\"args\":{\"detail\":\"token "
+        "2\"}}\n]}\n"};
+    for (size_t i = 0; i < SL_COUNTOF(parts); i++)
+        if (!strstr(text, parts[i]))
+            fail_msg("no %s in %s", parts[i], text);
+    assert_null(strstr(text, "\"decode\",\"cat\"")); /* the steps stand for it */
+    sl_free(text);
+    words_free(tables[0]);
+    words_free(tables[1]);
+}
+
+/* A router that top asks, until it is told to end. */
+struct shown {
+    struct sl_queue *questions;
+    _Atomic bool over;
+    unsigned rounds;
+};
+
+static void answer_top(void *arg)
+{
+    struct shown *w = arg;
+    Sluice__AdminTable *tables[] = {
+        words_table("problems", "level,problem,do\nwarning,Node d1 is dead.,look\n"),
+        words_table(
+            "nodes",
+            "node,boot,state,prefers,running,waiting,rows,queued_tokens,pages_free,pages,prompt_tokens,"
+            "decode_tokens\na-node-with-a-name-that-is-long\x1b[2J,01,up,decode,3,0,3,123456789,25,100,1000,"
+            "50\n"),
+        words_table(
+            "requests",
+            "id,state,mode,P,D,tokens,age\nchatcmpl-0123456789abcdef-1ffff,streaming,hybrid,prefill-0,decode-"
+            "0,1234567,10.5s\n")};
+    while (!w->over) {
+        struct sl_wire_in *in = sl_queue_pop(w->questions);
+        if (!in) {
+            sl_queue_wait(w->questions, 20);
+            continue;
+        }
+        const char *op = in->msg->admin->op;
+        Sluice__AdminReply m = SLUICE__ADMIN_REPLY__INIT;
+        Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+        m.text = (char *)"Ready: mode hybrid, 1 of 2 nodes up, 1 requests open, 1 warning.";
+        m.tables = &tables[strcmp(op, "status") == 0 ? 0 : strcmp(op, "nodes") == 0 ? 1 : 2];
+        m.n_tables = 1;
+        e.body_case = SLUICE__ENVELOPE__BODY_ADMIN_REPLY;
+        e.admin_reply = &m;
+        w->rounds += m.tables == &tables[2];
+        sl_wire_reply(in, &e);
+    }
+    for (size_t i = 0; i < SL_COUNTOF(tables); i++)
+        words_free(tables[i]);
+}
+
+/* Runs top with a terminal of 80 columns and 24 lines on both sides; q is typed at once. Returns what it drew. */
+static size_t run_top_on_a_terminal(const struct sl_ctl_call *call, char *drawn, size_t size)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY), in = dup(STDIN_FILENO), out = dup(STDOUT_FILENO);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    struct winsize w = {.ws_row = 24, .ws_col = 80};
+    assert_true(slave >= 0 && ioctl(slave, TIOCSWINSZ, &w) == 0);
+    assert_int_equal(write(master, "xq", 2), 2);
+    fflush(stdout);
+    dup2(slave, STDIN_FILENO);
+    dup2(slave, STDOUT_FILENO);
+    enum sl_ctl_exit code = call->command->run(call);
+    fflush(stdout);
+    dup2(in, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    /* a terminal gives what was written to it in parts, and a little later */
+    size_t n = 0;
+    drawn[0] = '\0';
+    while (n + 1 < size && !strstr(drawn, "\033[?1049l")) {
+        ssize_t got = read(master, drawn + n, size - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+        drawn[n] = '\0';
+    }
+    close(in);
+    close(out);
+    close(slave);
+    close(master);
+    assert_int_equal(code, SL_CTL_OK);
+    return n;
+}
+
+static void top_fits_80_columns_and_ends_at_q(void **s)
+{
+    (void)s;
+    struct shown w = {.questions = sl_queue_new(8)};
+    struct sl_wire_server *server;
+    struct sl_thread t = {0};
+    struct sl_ctl_call c;
+    struct sl_why why;
+    static char drawn[65536];
+    assert_int_equal(sl_wire_server_open("inproc://ctl-top", NULL, 2, w.questions, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_thread_start(&t, "router", answer_top, &w), SL_OK);
+    assert_int_equal(parse(&c, &why, "top --router inproc://ctl-top -t 60 -w 3600"), SL_OK);
+    run_top_on_a_terminal(&c, drawn, sizeof drawn);
+    atomic_store(&w.over, true);
+    sl_thread_join(&t);
+    sl_wire_server_close(server);
+    sl_queue_free(w.questions);
+    assert_int_equal(w.rounds, 1); /* an hour's wait was cut short by the key */
+    static const char *const parts[] = {"1 of 2 nodes up",
+                                        "warning: Node d1 is dead.",
+                                        "a-node-with-a-n up",
+                                        "75%",
+                                        "chatcmpl-0123456789abcdef-1ff streaming",
+                                        "\033[?25h\033[?1049l"};
+    for (size_t i = 0; i < SL_COUNTOF(parts); i++)
+        if (!strstr(drawn, parts[i]))
+            fail_msg("no '%s' in '%s'", parts[i], drawn);
+    for (char *line = strstr(drawn, "\033[H") + 3, *end; (end = strstr(line, "\033[K")) != NULL;
+         line = end + 5)
+        if (end - line > 80)
+            fail_msg("%ld columns: %.*s", (long)(end - line), (int)(end - line), line);
+}
+
 /* A router that answers one question with a code. */
 static void answer(struct sl_queue *q, enum sl_err code)
 {
@@ -383,6 +577,8 @@ int main(void)
         cmocka_unit_test(yaml_has_the_shape_of_json),
         cmocka_unit_test(commands_in_the_documents_parse),
         cmocka_unit_test(completion_offers_what_fits_and_runs_nothing),
+        cmocka_unit_test(trace_for_perfetto_has_a_lane_per_node_and_a_step_per_token),
+        cmocka_unit_test(top_fits_80_columns_and_ends_at_q),
         cmocka_unit_test(exit_code_tells_what_happened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -360,6 +360,75 @@ static void events_tell_what_happened_and_each_refusal_once(void **s)
     rig_close(&r);
 }
 
+/* One row of a trace: its times, as told. */
+static void expect_span(const Sluice__AdminTable *t, const char *lane, const char *what, double ms)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (strcmp(cell(t, i, "lane"), lane) == 0 && strcmp(cell(t, i, "what"), what) == 0) {
+            double got = strtod(cell(t, i, "ms"), NULL);
+            if (got < ms - 0.01 || got > ms + 0.01)
+                fail_msg("%s %s took %s ms", lane, what, cell(t, i, "ms"));
+            return;
+        }
+    fail_msg("no %s on lane %s", what, lane);
+}
+
+static void trace_has_the_chunks_of_both_nodes_and_every_token(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_PD, NULL);
+    struct rig_node *p = rig_node(&r, "p0", true), *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(p) && rig_join(d));
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    rig_accept(d, SUBMIT, NULL);
+    rig_accept(p, SLUICE__ENVELOPE__BODY_PREFILL, NULL);
+    uint32_t tokens[] = {32, 8}, ends[] = {7000, 9000}, steps[] = {5000, 1500};
+    Sluice__LegReport of_p = SLUICE__LEG_REPORT__INIT, of_d = SLUICE__LEG_REPORT__INIT;
+    of_p.n_chunk_tokens = of_p.n_chunk_end_us = of_p.n_chunk_us = 2;
+    of_p.chunk_tokens = tokens;
+    of_p.chunk_end_us = ends;
+    of_p.chunk_us = steps;
+    of_p.has_granted_us = of_p.has_age_us = of_p.has_queue_ms = true;
+    of_p.granted_us = 1000;
+    of_p.age_us = 9500;
+    of_p.queue_ms = 2;
+    of_d.has_received_us = of_d.has_age_us = of_d.has_queue_ms = true;
+    of_d.queue_ms = 1;
+    of_d.received_us = 9600;
+    of_d.age_us = 20000;
+    struct rig_batch b;
+    rig_batch(&b, p);
+    rig_token(&b, c.id, 1, 0, 0);
+    rig_done(&b, c.id, 1, SLUICE__ROLE__ROLE_PREFILL, SLUICE__DONE_REASON__DONE_PREFILLED, SL_OK, &of_p);
+    rig_send(&b);
+    rig_wait_tokens(&c, 1);
+    rig_say(d, c.id, 1, 1, "bc");
+    rig_wait_tokens(&c, 3);
+    Sluice__AdminReply *reply = rig_admin(&r, "trace", c.id); /* while it runs */
+    assert_int_equal(table(reply, "tokens")->n_rows, 3);
+    sluice__admin_reply__free_unpacked(reply, NULL);
+    rig_batch(&b, d);
+    rig_done(&b, c.id, 1, SLUICE__ROLE__ROLE_DECODE, SLUICE__DONE_REASON__DONE_LENGTH, SL_OK, &of_d);
+    rig_send(&b);
+    rig_wait_end(&c);
+    reply = rig_admin(&r, "trace", "last");
+    const Sluice__AdminTable *t = table(reply, "trace");
+    assert_int_equal(table(reply, "tokens")->n_rows, 3);
+    expect_span(t, "p0", "queue", 2);
+    expect_span(t, "p0", "chunk", 5);
+    expect_span(t, "p0", "transfer", 8.5);
+    expect_span(t, "d0", "receive", 8.6);
+    assert_true(row_with(t, "detail", "8 tokens, 40 so far") > row_with(t, "detail", "32 tokens, 32 so far"));
+    assert_true(row_with(t, "what", "decode") > 0 && row_with(t, "what", "first token") > 0);
+    sluice__admin_reply__free_unpacked(reply, NULL);
+    expect_code(&r, "trace", "nobody", SL_ENOTFOUND);
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -373,6 +442,7 @@ int main(void)
         cmocka_unit_test(nodes_that_do_not_fit_are_refused_naming_both_values),
         cmocka_unit_test(status_says_what_is_wrong_and_what_to_do),
         cmocka_unit_test(events_tell_what_happened_and_each_refusal_once),
+        cmocka_unit_test(trace_has_the_chunks_of_both_nodes_and_every_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,7 +96,7 @@ static void placed_many_times_keeps_the_first_and_the_last(void **s)
     c.kept[0] = c.best;
     struct sl_decision d = {0};
     for (uint32_t a = 1; a <= 20; a++)
-        sl_decision_placed(&d, &state, &c, a, 10 + a, a > 1 ? "d0: died" : NULL);
+        sl_decision_placed(&d, &state, &c, a, 10 + a, a > 1 ? "d0: died" : NULL, a);
     assert_int_equal(d.n_attempts, 20);
     assert_int_equal(d.attempts[0].attempt, 1);
     assert_int_equal(sl_decision_last(&d)->attempt, 20);
