@@ -5,8 +5,9 @@
  *   GET /ui/state                       {"text","model","version","tables"}: what sluicectl shows of nodes, links, requests, events, status
  *   GET /ui/steps/NUMBER                steps and transfers after it (router/admin/step_log.h)
  *
- * The page itself is public to whoever may reach /metrics, as a browser cannot send a key with an address; what it
- * asks for wants the key, which it asks the person for. Nothing is loaded from elsewhere, and nothing may be. */
+ * The page itself is public and says nothing of the cluster, as a browser cannot send a key with an address; what it
+ * asks for is for operators, as /metrics is, and it asks the person for the key. Nothing is loaded from elsewhere, and
+ * nothing may be. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
