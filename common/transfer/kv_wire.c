@@ -123,7 +123,8 @@ void sl_kv_hello_pack(const struct sl_kv_hello *h, unsigned char out[SL_KV_IDENT
     p = put_u32(p, (uint32_t)id->geometry.dtype);
     p = put_u64(p, id->numerics_id);
     p = put_u32(p, id->tensor_parallel);
-    put_u32(p, id->exact);
+    p = put_u32(p, id->exact);
+    memcpy(p, id->transport, sizeof id->transport);
 }
 
 enum sl_err sl_kv_hello_unpack(const void *bytes, size_t n, struct sl_kv_hello *out)
@@ -147,6 +148,8 @@ enum sl_err sl_kv_hello_unpack(const void *bytes, size_t n, struct sl_kv_hello *
     id->numerics_id = get_u64(&p);
     id->tensor_parallel = get_u32(&p);
     id->exact = get_u32(&p) != 0;
+    /* releases that had one transport did not say it */
+    sl_kv_text(id->transport, sizeof id->transport, *p ? (const char *)p : "ucx", sizeof id->transport);
     size_t name_len = strnlen(id->name, sizeof id->name);
     if (name_len == 0 || name_len == sizeof id->name || !printable(id->name, name_len))
         return SL_EPROTO;
@@ -193,6 +196,8 @@ enum sl_err sl_kv_identity_match(const struct sl_kv_hello *mine, const struct sl
         snprintf(bv, sizeof bv, "%" PRIu32, counts[i].b);
         return differs(why, counts[i].what, av, a->name, bv, b->name);
     }
+    if (strcmp(a->transport, b->transport) != 0)
+        return differs(why, "transfer_transport", a->transport, a->name, b->transport, b->name);
     if (a->model_digest.hi != b->model_digest.hi)
         return differs_hex(why, "model digest", a->model_digest.hi, a->name, b->model_digest.hi, b->name);
     if (a->model_digest.lo != b->model_digest.lo)

@@ -5,7 +5,7 @@
 
 const struct sl_link_ops *sl_link_find(const char *name)
 {
-    static const struct sl_link_ops *const all[] = {&sl_link_ucx, &sl_link_loop};
+    static const struct sl_link_ops *const all[] = {&sl_link_ucx, &sl_link_nccl, &sl_link_loop};
     for (size_t i = 0; i < SL_COUNTOF(all); i++)
         if (name && strcmp(all[i]->name, name) == 0)
             return all[i];

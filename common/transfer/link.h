@@ -26,6 +26,8 @@ struct sl_link_conf {
     const char *devices; /* UCX_NET_DEVICES, NULL = the one of listen's address */
     void *pool;          /* page memory, registered once */
     size_t pool_bytes;
+    uint32_t
+        patience_ms; /* how long the transport may move nothing before it ends a connection, 0 = its own */
 };
 
 struct sl_link_events {
@@ -43,7 +45,7 @@ struct sl_link_events {
 };
 
 struct sl_link_ops {
-    const char *name; /* "ucx", "loop" */
+    const char *name; /* "ucx", "nccl", "loop" */
     enum sl_err (*open)(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
                         struct sl_link **out, struct sl_why *why);
     /* Force-closes what is open. No callback runs in it or after it; what was sent or received is gone from
@@ -56,6 +58,8 @@ struct sl_link_ops {
     int (*fd)(const struct sl_link *l);
     /* Starts connecting; failure is told by on_closed. */
     enum sl_err (*connect)(struct sl_link *l, const char *address, struct sl_conn **out, struct sl_why *why);
+    /* (optional) The peer has shown who it is, and is worth what a connection costs beyond messages. */
+    void (*admit)(struct sl_conn *c);
     /* The header is copied; the payload must stay until on_sent(token). control: small, kept in order,
      * payload copied too, no on_sent. Else on_sent follows, perhaps at once. Returns SL_EPEER when the
      * connection is closed (no on_sent then). */
@@ -68,12 +72,12 @@ struct sl_link_ops {
     void (*disconnect)(struct sl_conn *c);
     void (*set_user)(struct sl_conn *c, void *user);
     void *(*user)(const struct sl_conn *c);
-    const char *(*transport)(const struct sl_conn *c); /* "ucx tcp" */
+    const char *(*transport)(const struct sl_conn *c); /* "ucx tcp", "nccl" */
 };
 
-extern const struct sl_link_ops sl_link_ucx, sl_link_loop;
+extern const struct sl_link_ops sl_link_ucx, sl_link_nccl, sl_link_loop;
 
-/* "ucx" or "loop"; NULL when unknown. */
+/* By its name; NULL when unknown. */
 const struct sl_link_ops *sl_link_find(const char *name);
 
 /* "host:port" or "[v6]:port" in two. SL_ECONFIG when it is neither. */

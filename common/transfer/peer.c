@@ -216,6 +216,8 @@ static void back_off(struct sl_peer *p)
 static void came_up(struct sl_peer *p)
 {
     p->state = SL_PEER_UP;
+    if (p->x->ops->admit)
+        p->x->ops->admit(p->conn);
     p->down_since_ms = 0;
     p->retry_wait_ms = SL_XFER_RETRY_MS;
     p->why[0] = 0;

@@ -393,11 +393,11 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     const char *flip = getenv("SLUICE_FAULT_FLIP_BIT");
     const struct sl_link_ops *ops = sl_link_find(conf->transport);
     if (!ops)
-        return sl_why_set(why, SL_ECONFIG, "transport \"%s\" is not known; known are ucx and loop",
+        return sl_why_set(why, SL_ECONFIG, "transfer_transport \"%s\" is not known; known are ucx and nccl",
                           conf->transport);
     if (!conf->listen || !*conf->listen)
         return sl_why_set(why, SL_ECONFIG, "transfer_listen is empty; give host:port, port 0 for any");
-    if (ops == &sl_link_ucx && !conf->trust_network && listens_in_public(conf->listen))
+    if (ops != &sl_link_loop && !conf->trust_network && listens_in_public(conf->listen))
         return sl_why_set(why, SL_ECONFIG,
                           "transfer_listen %s is neither loopback nor a private address, and whoever reaches "
                           "a UCX port is trusted; "
@@ -410,6 +410,7 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
         x->secret = *conf->secret;
         x->conf.secret = &x->secret;
     }
+    snprintf(x->conf.self.transport, sizeof x->conf.self.transport, "%s", ops->name);
     x->ops = ops;
     x->next_id = 1;
     x->flip_bit_page = flip ? strtoull(flip, NULL, 10) : 0;
@@ -436,7 +437,8 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
                                              .tls = conf->ucx_tls,
                                              .devices = conf->ucx_devices,
                                              .pool = conf->pool,
-                                             .pool_bytes = (size_t)conf->n_pages * conf->page_bytes},
+                                             .pool_bytes = (size_t)conf->n_pages * conf->page_bytes,
+                                             .patience_ms = conf->wait_ms},
                       &link_events, x, &x->link, why);
     }
     if (!e)

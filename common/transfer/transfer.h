@@ -39,11 +39,12 @@ struct sl_xfer_identity {
     struct sl_kv_geometry geometry;
     uint64_t numerics_id;
     uint32_t tensor_parallel;
-    bool exact; /* refuse another numerics id */
+    bool exact;         /* refuse another numerics id */
+    char transport[16]; /* set by sl_xfer_open() */
 };
 
 struct sl_xfer_conf {
-    const char *transport; /* "ucx", "loop" */
+    const char *transport; /* "ucx", "nccl", "loop" */
     const char *listen;    /* host:port; port 0 = any. A public address is refused unless trust_network */
     bool trust_network;
     const char *ucx_tls;            /* UCX_TLS, NULL = tcp */

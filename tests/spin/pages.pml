@@ -2,7 +2,7 @@
  *
  * Two requests, two prefill nodes P, two decode nodes D; every pool has room for one prompt, so requests are in each other's
  * way. A loss (CUT, P_DIES or D_DIES) and a cancel (CANCELS) may strike at any moment. Commands of the router may overtake
- * each other; messages of one link may not. A page travels in two steps, as UCX does it: its message is seen by D, which
+ * each other; messages of one link may not. A page travels in two steps, as UCX and NCCL do it: its message is seen by D, which
  * says where the bytes go, and some time later they land, or fail when the link is gone.
  *
  * Claims: no page is read, given away or taken while bytes travel out of it or into it; what D reads is its own request's

@@ -83,6 +83,7 @@ void raw_open(struct raw_peer *r, const char *transport, const char *name, uint6
     rig_identity(&r->hello.id);
     snprintf(r->hello.id.name, sizeof r->hello.id.name, "%s", name);
     r->hello.id.boot_id = boot_id;
+    snprintf(r->hello.id.transport, sizeof r->hello.id.transport, "%s", transport);
     r->ops = sl_link_find(transport);
     if (r->ops->open(&(struct sl_link_conf){.listen = "127.0.0.1:0", .devices = "lo"}, &events, r, &r->link,
                      &why) != SL_OK)

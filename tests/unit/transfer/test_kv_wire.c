@@ -173,7 +173,8 @@ static struct sl_kv_hello full_hello(void)
                                    .geometry = {30, 3, 32, 64, SL_BF16},
                                    .numerics_id = 0x3333333333333333,
                                    .tensor_parallel = 2,
-                                   .exact = true}};
+                                   .exact = true,
+                                   .transport = "ucx"}};
     return h;
 }
 
@@ -190,7 +191,13 @@ static void hello_packed_comes_back(void **state)
     assert_int_equal(back.id.geometry.head_dim, 64);
     assert_int_equal(back.id.geometry.page_tokens, 32);
     assert_true(back.id.exact);
+    assert_string_equal(back.id.transport, "ucx");
     assert_int_equal(sl_kv_identity_match(&h, &back, &why), SL_OK);
+    memset(h.id.transport, 0,
+           sizeof h.id.transport); /* a release that had one transport and did not say it */
+    sl_kv_hello_pack(&h, b);
+    assert_int_equal(sl_kv_hello_unpack(b, sizeof b, &back), SL_OK);
+    assert_string_equal(back.id.transport, "ucx");
 }
 
 static void hello_hostile_bytes_are_refused(void **state)
@@ -215,8 +222,8 @@ static void hello_hostile_bytes_are_refused(void **state)
 
 static void identity_every_field_that_differs_is_named_with_both_values(void **state)
 {
-    struct sl_kv_hello mine = full_hello(), theirs[10];
-    static const char *const words[10] = {
+    struct sl_kv_hello mine = full_hello(), theirs[11];
+    static const char *const words[11] = {
         "protocol version differs: 1 at prefill-0, 9 at other",
         "page_tokens differs: 32 at prefill-0, 16 at other",
         "number of layers differs: 30 at prefill-0, 31 at other",
@@ -227,6 +234,7 @@ static void identity_every_field_that_differs_is_named_with_both_values(void **s
         "model digest differs: 1111111111111111 at prefill-0, 0000000000000000 at other",
         "KV data type differs: BF16 at prefill-0, F32 at other",
         "numerics id differs: 3333333333333333 at prefill-0, 0000000000000004 at other",
+        "transfer_transport differs: ucx at prefill-0, nccl at other",
     };
     (void)state;
     for (size_t i = 0; i < SL_COUNTOF(theirs); i++) {
@@ -243,6 +251,7 @@ static void identity_every_field_that_differs_is_named_with_both_values(void **s
     theirs[7].id.model_digest.lo = 0;
     theirs[8].id.geometry.dtype = SL_F32;
     theirs[9].id.numerics_id = 4;
+    snprintf(theirs[10].id.transport, sizeof theirs[10].id.transport, "nccl");
     for (size_t i = 0; i < SL_COUNTOF(theirs); i++) {
         struct sl_why why = {0};
         assert_int_equal(sl_kv_identity_match(&mine, &theirs[i], &why), SL_EMISMATCH);

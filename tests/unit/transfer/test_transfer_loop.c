@@ -14,35 +14,13 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define EACH_CASE(X)                                                                                         \
-    X(whole_prompt_arrives_with_its_first_token)                                                             \
-    X(hybrid_split_arrives_without_a_token)                                                                  \
-    X(chunks_are_ready_one_by_one)                                                                           \
-    X(prefix_hit_is_not_sent)                                                                                \
-    X(full_prefix_hit_still_brings_the_token)                                                                \
-    X(full_prefix_hit_needs_no_pages_of_the_sender)                                                          \
-    X(either_side_may_come_first)                                                                            \
-    X(scattered_pages_land_where_the_receiver_says)                                                          \
-    X(sender_aborts_at_every_stage)                                                                          \
-    X(receiver_cancels_at_every_stage)                                                                       \
-    X(abort_before_open_leaves_word)                                                                         \
-    X(peer_closes_in_the_middle)                                                                             \
-    X(deadline_ends_both_sides)                                                                              \
-    X(mismatch_is_refused_in_words)                                                                          \
-    X(cluster_secret_is_proven_both_ways)                                                                    \
-    X(new_boot_id_fences_the_old)                                                                            \
-    X(unreachable_peer_ends_the_session)                                                                     \
-    X(many_sessions_share_the_link)                                                                          \
-    X(link_is_measured)                                                                                      \
-    X(idle_transfer_takes_no_cpu)
-
 #define LOOP_TEST(name)                                                                                      \
     static void loop_##name(void **state)                                                                    \
     {                                                                                                        \
         (void)state;                                                                                         \
         case_##name("loop");                                                                                 \
     }
-EACH_CASE(LOOP_TEST)
+XFER_EACH_CASE(LOOP_TEST)
 
 #define PT RIG_PAGE_TOKENS
 
@@ -405,7 +383,7 @@ int main(void)
 {
 #define ENTRY(name) cmocka_unit_test(loop_##name),
     const struct CMUnitTest tests[] = {
-        EACH_CASE(ENTRY) cmocka_unit_test(corrupt_page_is_sent_again_once),
+        XFER_EACH_CASE(ENTRY) cmocka_unit_test(corrupt_page_is_sent_again_once),
         cmocka_unit_test(corrupt_commit_is_sent_again_once),
         cmocka_unit_test(corrupt_twice_ends_it_and_degrades_the_link),
         cmocka_unit_test(digests_off_let_damage_through),
