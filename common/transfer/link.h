@@ -72,6 +72,8 @@ struct sl_link_ops {
     void (*disconnect)(struct sl_conn *c);
     void (*set_user)(struct sl_conn *c, void *user);
     void *(*user)(const struct sl_conn *c);
+    /* (optional) In on_closed: why the transport ended it, as a clause, or NULL. */
+    const char *(*why)(const struct sl_conn *c);
     const char *(*transport)(const struct sl_conn *c); /* "ucx tcp", "nccl" */
 };
 

@@ -51,6 +51,7 @@ struct sl_conn {
     /* struct payload: not all in slots yet, and waiting for the slot of their last byte */
     struct sl_list queued, moving;
     uint32_t n_queued;
+    char why[160]; /* of give_up() */
 };
 
 struct payload {
@@ -92,7 +93,7 @@ static uint32_t get_u32(const unsigned char *p)
 /* Ends the connection for a reason of this file. */
 static void give_up(struct sl_conn *c, const char *why)
 {
-    SL_WARN("connection ended transport=nccl why=\"%s\"", why);
+    snprintf(c->why, sizeof c->why, "%s", why);
     c->dead = true;
     BESIDE->disconnect(c->beside);
 }
@@ -532,6 +533,11 @@ static void *nccl_user(const struct sl_conn *c)
     return c->user;
 }
 
+static const char *nccl_why(const struct sl_conn *c)
+{
+    return c->why[0] ? c->why : NULL;
+}
+
 static const char *nccl_transport(const struct sl_conn *c)
 {
     (void)c;
@@ -552,5 +558,6 @@ const struct sl_link_ops sl_link_nccl = {
     .disconnect = nccl_disconnect,
     .set_user = nccl_set_user,
     .user = nccl_user,
+    .why = nccl_why,
     .transport = nccl_transport,
 };

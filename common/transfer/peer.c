@@ -248,6 +248,9 @@ void sl_peer_closed(struct sl_peer *p)
     struct sl_xfer *x = p->x;
     bool was_up = p->state == SL_PEER_UP;
     char why[SL_KV_MAX_WHY];
+    const char *cause = x->ops->why ? x->ops->why(p->conn) : NULL;
+    if (cause)
+        set_why(p, cause, strlen(cause));
     snprintf(why, sizeof why,
              was_up ? "the connection to %s broke"
                     : "no connection to %s: see transfer_listen there, ucx_devices here, and firewalls",

@@ -1,5 +1,5 @@
-/* tests/support/fake_nccl/fake_nccl.c - NCCL's functions that nccl_load.h names, for two ranks of one machine:
- * a unique id is the name of an abstract Unix socket, and its connection carries what the ranks send.
+/* tests/support/fake_nccl/fake_nccl.c - NCCL's functions that nccl_load.h names, for two ranks of one machine, or
+ * one that sends to itself: a unique id is the name of an abstract Unix socket, and its connection carries what the ranks send.
  *
  * A communicator does not block, as the real one with blocking = 0: starting takes a thread, a group is
  * launched some polls after ncclGroupEnd. When the peer goes, ncclCommGetAsyncError says so and what was
@@ -52,7 +52,7 @@ struct fault {
 };
 
 struct comm {
-    int rank, sock, abort_fd;
+    int rank, n_ranks, sock, abort_fd;
     struct sl_nccl_id id;
     atomic_int state; /* of ncclCommGetAsyncError */
     pthread_t starter;
@@ -68,6 +68,7 @@ struct op {
     struct comm *comm;
     void *stream;
     char *p;
+    const char *from; /* of a receive from itself: what is sent */
     bool send;
     /* What both ranks must have in common. */
     struct head {
@@ -201,6 +202,10 @@ static void *start(void *arg)
         hang(c);
         return NULL;
     }
+    if (c->n_ranks == 1) {
+        atomic_store(&c->state, SL_NCCL_SUCCESS);
+        return NULL;
+    }
     if (c->rank == 0) {
         int l = take_listener(&c->id);
         if (l < 0)
@@ -227,13 +232,14 @@ int ncclCommInitRankConfig(void **out, int n_ranks, struct sl_nccl_id id, int ra
                            struct sl_nccl_config *config)
 {
     const char *fault = getenv("FAKE_NCCL_FAULT");
-    if (n_ranks != 2 || rank < 0 || rank > 1 || config->size < sizeof *config ||
+    if (n_ranks < 1 || n_ranks > 2 || rank < 0 || rank >= n_ranks || config->size < sizeof *config ||
         config->magic != SL_NCCL_CONFIG_MAGIC || config->version < SL_NCCL_MIN_VERSION)
         return INVALID_ARGUMENT;
     if (config->blocking != 0)
         fake_misuse("a communicator that blocks");
     struct comm *c = sl_xcalloc(1, sizeof *c);
     c->rank = rank;
+    c->n_ranks = n_ranks;
     c->id = id;
     c->sock = -1;
     c->fault.rank = -1;
@@ -249,12 +255,27 @@ int ncclCommInitRankConfig(void **out, int n_ranks, struct sl_nccl_id id, int ra
     return SL_NCCL_IN_PROGRESS;
 }
 
+static void op_over(struct op *o)
+{
+    struct comm *c = o->comm;
+    pthread_mutex_lock(&c->mutex);
+    c->n_ops--;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+    sl_free(o);
+}
+
 static void run_op(void *arg)
 {
     struct op *o = arg;
     struct comm *c = o->comm;
     struct head theirs = o->head;
     nap(c);
+    if (o->from) {
+        memcpy(o->p, o->from, o->head.bytes);
+        op_over(o);
+        return;
+    }
     bool stalls = has_fault(c, "stall") && (int)o->head.group >= c->fault.n, ok = false;
     if (has_fault(c, "lost") && (int)o->head.group == c->fault.n)
         shutdown(c->sock, SHUT_RDWR);
@@ -268,15 +289,36 @@ static void run_op(void *arg)
             atomic_store(&c->state, REMOTE_ERROR);
         hang(c);
     }
-    pthread_mutex_lock(&c->mutex);
-    c->n_ops--;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->mutex);
-    sl_free(o);
+    op_over(o);
+}
+
+/* To itself: the n-th receive of a group takes what its n-th send gives; the sends are done with that. */
+static void match_self(struct comm *c)
+{
+    int n = 0, next = 0;
+    for (int i = 0; i < c->n_group; i++) {
+        struct op *o = c->group[i];
+        if (o->send)
+            continue;
+        while (next < c->n_group && !c->group[next]->send)
+            next++;
+        if (next == c->n_group || c->group[next]->head.bytes != o->head.bytes)
+            fake_misuse("a rank receives from itself what it does not send");
+        o->from = c->group[next++]->p;
+    }
+    for (int i = 0; i < c->n_group; i++) {
+        if (c->group[i]->send)
+            sl_free(c->group[i]);
+        else
+            c->group[n++] = c->group[i];
+    }
+    c->n_group = n;
 }
 
 static void launch(struct comm *c)
 {
+    if (c->n_ranks == 1)
+        match_self(c);
     for (int i = 0; i < c->n_group; i++) {
         pthread_mutex_lock(&c->mutex);
         c->n_ops++;
@@ -337,7 +379,7 @@ static int add(bool send_it, const void *p, size_t count, int type, int peer, vo
     struct comm *c = comm;
     if (depth == 0 || n_grouped == MAX_GROUP || (n_grouped > 0 && grouped[0]->comm != c))
         fake_misuse("a send or receive outside of a group, or one too many");
-    if (peer != 1 - c->rank || type != SL_NCCL_UINT8 || count == 0)
+    if (peer != (c->n_ranks == 1 ? 0 : 1 - c->rank) || type != SL_NCCL_UINT8 || count == 0)
         return INVALID_ARGUMENT;
     if (!fake_is_device(p, count))
         fake_misuse("memory that is not the device's was given to NCCL");

@@ -25,7 +25,7 @@ XFER_EACH_CASE(NCCL_TEST)
 XFER_EACH_LARGE_CASE(NCCL_TEST)
 
 #define PT      RIG_PAGE_TOKENS
-#define N_PAGES 12u /* of XFER_BIG_PAGE: 8.8 MB, more slots than two */
+#define N_PAGES 30u /* of XFER_BIG_PAGE: 22 MB, more than the slots hold: at least two groups */
 
 static void slow_transfers_arrive_and_are_given_up(void **state)
 {
@@ -74,10 +74,17 @@ static void a_communicator_that_fails_ends_the_sessions(void **state)
     static const struct {
         const char *fault;
         uint32_t wait_ms; /* also how long NCCL may move nothing */
+        const char *why;  /* of the rank that breaks; NULL: a slow machine may see another first */
     } cases[] = {
-        {"error:0:1", 0},    {"error:1:1", 0},         {"error:0:2", 0},
-        {"lost:0:1", 0},     {"lost:1:2", 0},          {"stall:0:1", 1000},
-        {"stall:1:1", 1000}, {"start_hang:0:0", 1000}, {"start_hang:1:0", 1000},
+        {"error:0:1", 0, "NCCL said: unhandled system error (run with NCCL_DEBUG=INFO for details)"},
+        {"error:1:1", 0, "NCCL said: unhandled system error (run with NCCL_DEBUG=INFO for details)"},
+        {"error:0:2", 0, "NCCL said: unhandled system error (run with NCCL_DEBUG=INFO for details)"},
+        {"lost:0:1", 0, NULL},
+        {"lost:1:2", 0, NULL},
+        {"stall:0:1", 1000, NULL},
+        {"stall:1:1", 1000, NULL},
+        {"start_hang:0:0", 1000, NULL},
+        {"start_hang:1:0", 1000, NULL},
     };
     (void)state;
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
@@ -94,6 +101,8 @@ static void a_communicator_that_fails_ends_the_sessions(void **state)
         if (s.err != SL_EPEER || r.err != SL_EPEER)
             fail_msg("%s: P ended with %s \"%s\", D with %s \"%s\"", cases[i].fault, sl_err_name(s.err),
                      s.why, sl_err_name(r.err), r.why);
+        if (cases[i].why)
+            assert_string_equal(cases[i].fault[6] == '0' ? s.why : r.why, cases[i].why);
         pair_check(&t, 1, pages, 0, r.n_tokens / PT);
         rig_clear(&t.d); /* they are D's again */
         unsetenv("FAKE_NCCL_FAULT");
