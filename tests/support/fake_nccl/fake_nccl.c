@@ -407,11 +407,11 @@ int ncclCommAbort(void *comm)
 {
     struct comm *c = comm;
     uint64_t one = 1;
-    if (has_fault(c, "abort_hang"))
-        usleep((useconds_t)c->fault.n * 1000);
     if (write(c->abort_fd, &one, sizeof one) != sizeof one)
         fake_misuse("an abort that nobody hears");
     pthread_join(c->starter, NULL);
+    if (has_fault(c, "abort_hang"))
+        usleep((useconds_t)c->fault.n * 1000);
     pthread_mutex_lock(&c->mutex);
     while (c->n_ops > 0)
         pthread_cond_wait(&c->changed, &c->mutex);
