@@ -49,6 +49,8 @@ static void op_config(struct sl_node *n, char **args, struct say *out, struct ke
     for (const struct sl_conf_opt *o = sl_node_opts; o->key && k->table.n_rows < MAX_KEYS; o++) {
         size_t at = k->table.n_rows++;
         sl_conf_print(o, n->conf, k->values[at], VALUE_BYTES);
+        if (!k->values[at][0])
+            snprintf(k->values[at], VALUE_BYTES, "-");
         char *const cells[] = {(char *)(uintptr_t)o->key, k->values[at],
                                (char *)(uintptr_t)(o->dflt && *o->dflt ? o->dflt : "-"),
                                (char *)(uintptr_t)(sl_node_conf_is_live(o->key) ? "node set" : "restart")};

@@ -13,6 +13,7 @@ class Steer(unittest.TestCase):
         with Cluster() as c:
             c.ctl("node", "set", "p0", "chunk_tokens", "32")
             self.assertEqual(by_key(c.tables("config", "show", "p0")["config"])["chunk_tokens"], "32")
+            self.assertEqual(by_key(c.tables("config", "show", "p0")["config"])["pace"], "-")
             _, doc = c.complete(prompt_of(96), 4, "pd")
             record = c.record(doc["id"])
             self.assertEqual((record["P"], record["prefill_chunks_P"], record["largest_chunk_P"]), ("p0", "3", "32"))
