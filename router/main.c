@@ -57,7 +57,7 @@ struct options {
         drain_timeout_s;
     uint32_t hold_ms, max_wait_ms, request_timeout_s, heartbeat_ms, node_dead_ms, node_stall_ms,
         command_timeout_ms, context_length;
-    uint64_t max_body_bytes, max_unread_bytes;
+    uint64_t max_body_bytes, max_unread_bytes, max_unread_total_bytes;
 };
 
 static const char *const miss_words[] = {"serve", "relegate", "refuse", NULL}; /* enum sl_slo_miss */
@@ -158,6 +158,11 @@ static const struct sl_conf_opt table[] = {
      0x1p32, NULL},
     {"max_unread_bytes", SL_CONF_BYTES, AT(max_unread_bytes), "4M",
      "a stream's bytes its client may leave unread before it is cut", 65536, 0x1p32, NULL},
+    {"max_unread_total_bytes", SL_CONF_BYTES, AT(max_unread_total_bytes), "256M",
+     "bytes that all clients together may leave unread; then streams that have more than an even share of it "
+     "are "
+     "cut",
+     65536, 0x1p40, NULL},
     {"api_threads", SL_CONF_U32, AT(api_threads), "1", "threads for JSON, templates and tokens", 1, 64, NULL},
     {"receive_timeout_s", SL_CONF_U32, AT(receive_timeout_s), "30", "seconds for a request to arrive whole",
      1, 3600, NULL},
@@ -347,6 +352,7 @@ static enum sl_err open_http(struct router *r, struct sl_why *why)
         .max_waiting = r->o.max_waiting,
         .max_body_bytes = r->o.max_body_bytes,
         .max_unread_bytes = r->o.max_unread_bytes,
+        .max_unread_total_bytes = r->o.max_unread_total_bytes,
         .receive_timeout_s = r->o.receive_timeout_s,
         .idle_timeout_s = r->o.idle_timeout_s,
         .check = sl_api_check,

@@ -394,6 +394,8 @@ static void push_batch(struct sl_node_router *r)
             s->attempt = x->leg->key.epoch;
             s->duty = x->leg->duty->role;
             s->state = (char *)(uintptr_t)x->state;
+            s->has_cached_tokens = x->leg->report.has_cached_tokens;
+            s->cached_tokens = x->leg->report.cached_tokens;
             break;
         }
         default:

@@ -447,6 +447,8 @@ static void probe_start(struct sl_peer *p)
     probe_next(p);
 }
 
+static const char slow_link[] = "slow: check the network, transfer_listen, ucx_tls and ucx_devices";
+
 static void take_probe_ack(struct sl_peer *p, uint64_t round)
 {
     if (!p->probing || round != p->probe_round)
@@ -463,8 +465,11 @@ static void take_probe_ack(struct sl_peer *p, uint64_t round)
     double wire_us = p->large_us > p->small_us + 1 ? p->large_us - p->small_us : 1;
     p->latency_us = p->small_us / 2;
     set_rate(p, (double)SL_XFER_PROBE_BYTES / wire_us * 1e6);
-    SL_INFO("link measured peer=%s transport=\"%s\" mb_per_s=%.0f latency_us=%.0f", p->ref.name, p->transport,
-            p->bytes_per_s / 1e6, p->latency_us);
+    bool slow = p->bytes_per_s < SL_XFER_SLOW_MB_PER_S * 1e6;
+    snprintf(p->why, sizeof p->why, "%s", slow ? slow_link : "");
+    sl_log(slow ? SL_LOG_WARN : SL_LOG_INFO,
+           "link measured peer=%s transport=\"%s\" mb_per_s=%.1f latency_us=%.0f%s%s", p->ref.name,
+           p->transport, p->bytes_per_s / 1e6, p->latency_us, slow ? " why=" : "", p->why);
 }
 
 static void take_hello_ack(struct sl_peer *p, const struct sl_kv_header *h, const void *data, size_t len)

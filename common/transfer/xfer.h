@@ -15,22 +15,23 @@
 #include "common/base/thread.h"
 #include "common/transfer/kv_wire.h"
 
-#define SL_XFER_MAX_PEERS    256u        /* nodes one node talks to */
-#define SL_XFER_MAX_INFLIGHT (16u << 20) /* payload bytes sent and not completed, per connection ... */
-#define SL_XFER_MIN_INFLIGHT (1u << 20)  /* ... fewer on a slow link, where a queue only delays cancels: */
-#define SL_XFER_INFLIGHT_MS  250u        /* as many as the measured rate moves in this time */
-#define SL_XFER_MESSAGES     4u  /* one message has 1/4 of them at most, 4 MiB on a fast link, or one page */
-#define SL_XFER_TICK_MS      20u /* how late a deadline or heartbeat may be noticed */
-#define SL_XFER_IDLE_MS      1000u  /* longest time without a tick */
-#define SL_XFER_MAX_REJECTS  2u     /* the first is sent again, the second ends the session */
-#define SL_XFER_RETRY_MS     1000u  /* before a peer that was lost or refused the pair is dialled again ... */
-#define SL_XFER_RETRY_MAX_MS 30000u /* ... doubled each time up to this ... */
-#define SL_XFER_FORGET_MS    600000u    /* ... until it has been away for this long */
-#define SL_XFER_PROBE_BYTES  (2u << 20) /* payload of the bandwidth probe */
-#define SL_XFER_PROBE_ROUNDS 5u         /* small round trips of the latency probe; the fastest counts ... */
-#define SL_XFER_PROBE_LARGE  2u         /* ... and large ones; the first also grows socket buffers */
-#define SL_XFER_PROBE_MS     30000u     /* an idle link is measured again after */
-#define SL_XFER_DEGRADED_MS  60000u     /* a link that damaged pages is used last for */
+#define SL_XFER_MAX_PEERS     256u        /* nodes one node talks to */
+#define SL_XFER_MAX_INFLIGHT  (16u << 20) /* payload bytes sent and not completed, per connection ... */
+#define SL_XFER_MIN_INFLIGHT  (1u << 20)  /* ... fewer on a slow link, where a queue only delays cancels: */
+#define SL_XFER_INFLIGHT_MS   250u        /* as many as the measured rate moves in this time */
+#define SL_XFER_MESSAGES      4u  /* one message has 1/4 of them at most, 4 MiB on a fast link, or one page */
+#define SL_XFER_TICK_MS       20u /* how late a deadline or heartbeat may be noticed */
+#define SL_XFER_IDLE_MS       1000u /* longest time without a tick */
+#define SL_XFER_MAX_REJECTS   2u    /* the first is sent again, the second ends the session */
+#define SL_XFER_RETRY_MS      1000u /* before a peer that was lost or refused the pair is dialled again ... */
+#define SL_XFER_RETRY_MAX_MS  30000u     /* ... doubled each time up to this ... */
+#define SL_XFER_FORGET_MS     600000u    /* ... until it has been away for this long */
+#define SL_XFER_PROBE_BYTES   (2u << 20) /* payload of the bandwidth probe */
+#define SL_XFER_PROBE_ROUNDS  5u         /* small round trips of the latency probe; the fastest counts ... */
+#define SL_XFER_PROBE_LARGE   2u         /* ... and large ones; the first also grows socket buffers */
+#define SL_XFER_SLOW_MB_PER_S 12u        /* a link below it, about 100 Mbit/s, is warned of */
+#define SL_XFER_PROBE_MS      30000u     /* an idle link is measured again after */
+#define SL_XFER_DEGRADED_MS   60000u     /* a link that damaged pages is used last for */
 
 enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_PROVING, SL_PEER_UP, SL_PEER_CLOSED };
 

@@ -190,6 +190,11 @@ static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *n
     sl_flow_leg_accepted(f, r, leg);
     if (leg == &r->p && !leg->granted_us && strcmp(ev->state, "granted") == 0)
         leg->granted_us = r->last_heard_us;
+    if (ev->has_cached_tokens) { /* the client's usage must not depend on a last message that comes late */
+        Sluice__LegReport *known = leg == &r->p ? &r->record->p.report : &r->record->d.report;
+        known->has_cached_tokens = true;
+        known->cached_tokens = ev->cached_tokens;
+    }
     SL_DEBUG("leg moved on req=%s peer=%s duty=%s state=%s", r->req->id, node,
              leg == &r->p ? "prefill" : "decode", ev->state);
 }

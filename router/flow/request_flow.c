@@ -574,13 +574,13 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
     return true;
 }
 
-/* Tokens neither node computed, from the last attempt's reports. */
+/* Tokens neither node computed, as the last attempt's nodes told. */
 static uint32_t cached_tokens(const struct sl_request *r)
 {
     const struct sl_decision_leg *leg = r->split ? &r->record->p : &r->record->d;
     const struct sl_decision_leg *d = &r->record->d;
-    uint32_t cached = leg->reported && leg->report.has_cached_tokens ? leg->report.cached_tokens : 0;
-    if (r->split && d->reported && d->report.cached_tokens >= r->split)
+    uint32_t cached = leg->report.has_cached_tokens ? leg->report.cached_tokens : 0;
+    if (r->split && d->report.has_cached_tokens && d->report.cached_tokens >= r->split)
         cached = d->report.cached_tokens; /* P was not needed */
     return cached < r->req->n_tokens ? cached : r->req->n_tokens;
 }

@@ -429,6 +429,7 @@ void sl_http_call_completed(void *server, struct MHD_Connection *mhd, void **cal
         sl_loop_remove(s->loop, c->conn->fd);
     c->watched = false;
     c->finished = true;
+    sl_http_stream_count(c);
     c->conn->call = NULL;
     c->conn->phase = SL_HTTP_KEPT;
     c->conn->since_ms = sl_now_ms();

@@ -70,6 +70,7 @@ struct sl_http_call {
     size_t out_sent;         /* bytes of out already taken */
     struct sl_buf rest;      /* of a chunk that the socket took in part, framed */
     uint64_t stuck_since_ms; /* since then the socket takes nothing; 0 = it does */
+    size_t counted;          /* of its unread bytes, in server.unread_bytes */
 
     struct sl_http_call *next_ready; /* server.ready */
     bool queued;
@@ -94,7 +95,8 @@ struct sl_http_server {
     struct sl_list conns; /* http thread */
     uint32_t n_conns;
     uint64_t last_scan_ms;
-    bool library_ready; /* MHD_run() has something to do */
+    bool library_ready;    /* MHD_run() has something to do */
+    uint64_t unread_bytes; /* of all streams */
 
     pthread_mutex_t ready_lock;
     struct sl_http_call *ready_first, *ready_last;
@@ -126,6 +128,7 @@ void sl_http_call_add_headers(struct sl_http_call *c, struct MHD_Response *r);
 /* http_stream.c, http thread. */
 enum MHD_Result sl_http_stream_queue(struct sl_http_call *c); /* the answer's headers and first bytes */
 size_t sl_http_stream_unread(const struct sl_http_call *c);   /* bytes that the socket has not taken */
+void sl_http_stream_count(struct sl_http_call *c); /* into server.unread_bytes; nothing once it is finished */
 /* Sends what it can; true when the library must go on: end, error, or a client without chunks. */
 bool sl_http_stream_wants_library(struct sl_http_call *c);
 

@@ -32,9 +32,11 @@
 
 #define REFUSED_CONNECTIONS 64                 /* open at once only to be told 503 */
 #define HEADER_MEMORY_BYTES ((size_t)32 << 10) /* the library's per connection, headers included */
-#define SCAN_EVERY_MS       1000u
-#define TLS_VERSIONS        "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
-#define IDLE_POLL_MS        5u
+/* The kernel's part of what a slow reader leaves unread; it would take megabytes. It doubles the number. */
+#define SEND_BUFFER_BYTES (128 << 10)
+#define SCAN_EVERY_MS     1000u
+#define TLS_VERSIONS      "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
+#define IDLE_POLL_MS      5u
 
 static void on_library(void *arg, uint32_t events)
 {
@@ -60,13 +62,14 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
     struct sl_http_server *s = arg;
     struct sl_http_conn *k = *context;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        const int on = 1;
+        const int on = 1, send_buffer = SEND_BUFFER_BYTES;
         k = sl_xcalloc(1, sizeof *k);
         k->server = s;
         k->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         k->since_ms = sl_now_ms();
         k->refused = s->n_conns >= s->conf.max_connections;
         setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        setsockopt(k->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         sl_list_add_tail(&s->conns, &k->link);
         s->n_conns++;
         *context = k;

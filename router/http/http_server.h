@@ -8,8 +8,8 @@
  * thread, and closed, run there once when the client has its answer or has left.
  *
  * Limits, each with an answer in words where HTTP allows one: connections (503), body (413), headers (431 by
- * the library), time for a request to arrive (408), waiting for a worker (429), bytes a slow reader may leave
- * unread (the stream is cut).
+ * the library), time for a request to arrive (408), waiting for a worker (429), bytes that one slow reader, or all
+ * of them, may leave unread (the stream is cut).
  *
  * A client that half-closes its side counts as gone: a request in flight is then cancelled. */
 #ifndef SLUICE_ROUTER_HTTP_HTTP_SERVER_H
@@ -36,7 +36,9 @@ struct sl_http_conf {
     uint32_t n_workers;
     uint32_t max_waiting; /* requests waiting for a worker */
     uint64_t max_body_bytes;
-    uint64_t max_unread_bytes;  /* of one stream or answer */
+    uint64_t max_unread_bytes; /* of one stream */
+    /* of all streams; past it one that has more than its even share is cut; 0 = no limit */
+    uint64_t max_unread_total_bytes;
     uint32_t receive_timeout_s; /* from the first byte of a request to its last */
     uint32_t idle_timeout_s;    /* kept-alive connection without a request, and a reader that takes nothing */
     sl_http_check_fn *check;
@@ -102,8 +104,8 @@ void sl_http_wake(
 void sl_http_ref(struct sl_http_call *c);
 void sl_http_unref(struct sl_http_call *c);
 
-/* http thread (wake) only: status 200 and chunks. write gives false when more than max_unread_bytes would
- * wait: the caller stops what it does and calls cut. */
+/* http thread (wake) only: status 200 and chunks. write gives false when more bytes would wait than may:
+ * the caller stops what it does and calls cut. */
 void sl_http_stream_begin(struct sl_http_call *c, const char *content_type);
 SL_MUST_CHECK bool sl_http_stream_write(struct sl_http_call *c, const void *p, size_t n);
 void sl_http_stream_end(struct sl_http_call *c);

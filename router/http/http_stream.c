@@ -23,6 +23,23 @@
 #define STREAM_BLOCK_BYTES (16u << 10)
 #define COMPACT_BYTES      (64u << 10) /* sent bytes in front of out are dropped past this */
 
+void sl_http_stream_count(struct sl_http_call *c)
+{
+    size_t unread = c->finished ? 0 : sl_http_stream_unread(c);
+    c->server->unread_bytes += unread - c->counted;
+    c->counted = unread;
+}
+
+/* All streams together have more unread than they may: whoever has more than an even share of it is the cause. */
+static bool takes_too_much(const struct sl_http_call *c, size_t more)
+{
+    const struct sl_http_conf *conf = &c->server->conf;
+    size_t unread = sl_http_stream_unread(c) + more;
+    uint64_t most = conf->max_unread_total_bytes;
+    return unread > conf->max_unread_bytes || (most && c->server->unread_bytes + more > most &&
+                                               unread > most / sl_http_server_open_calls(c->server));
+}
+
 static ssize_t read_stream(void *arg, uint64_t pos, char *buf, size_t max)
 {
     struct sl_http_call *c = arg;
@@ -41,6 +58,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *buf, size_t max)
         n = max;
     memcpy(buf, c->out.data + c->out_sent, n);
     c->out_sent += n;
+    sl_http_stream_count(c);
     if (c->out_sent == c->out.len) {
         sl_buf_clear(&c->out);
         c->out_sent = 0;
@@ -118,6 +136,7 @@ static void send_now(struct sl_http_call *c)
         return;
     }
     size_t left = sl_http_stream_unread(c);
+    sl_http_stream_count(c);
     if (!left)
         c->stuck_since_ms = 0;
     else if (!stuck_before || left < before)
@@ -168,13 +187,16 @@ bool sl_http_stream_write(struct sl_http_call *c, const void *p, size_t n)
 {
     if (c->finished || c->aborted)
         return true; /* nobody reads: closed() says so soon */
-    if (sl_http_stream_unread(c) + n > c->server->conf.max_unread_bytes)
+    if (takes_too_much(c, n))
         return false;
     if (c->out_sent) {
         sl_buf_consume(&c->out, c->out_sent);
         c->out_sent = 0;
     }
-    return sl_buf_append(&c->out, p, n);
+    if (!sl_buf_append(&c->out, p, n))
+        return false;
+    sl_http_stream_count(c);
+    return true;
 }
 
 void sl_http_stream_end(struct sl_http_call *c)

@@ -1,5 +1,6 @@
 """A router dies: its clients hear it at once, nodes give its work up and keep serving other routers, and join it again when it is back."""
 import signal
+import time
 import unittest
 
 from harness import PATIENT_ROUTER, Cluster, Daemon, at, program, prompt_of, router_ports, wait_for
@@ -24,7 +25,9 @@ class RouterLost(unittest.TestCase):
             c.router_options += ["--listen", f"{c.address}:{c.http_port}", "--register-url", f"tcp://{c.address}:{c.register_port}",
                                  "--event-url", f"tcp://{c.address}:{c.event_port}"]
             c.start_router()
+            ready = time.monotonic()
             c.wait_nodes(2)
+            print(f"both nodes joined {time.monotonic() - ready:.2f} s after the router was ready", flush=True)
             c.wait_idle()
             want, _ = c.complete(prompt_of(40), 20, "colocated", cache_salt="base")
             self.assertEqual(c.complete(prompt_of(40), 20, "pd", cache_salt="again")[0], want)

@@ -2,6 +2,7 @@
 
 Needs root, ip(8) and nft(8). The program that wants them runs itself again inside the namespace `client`, so that nothing is put into the host's.
 """
+import json
 import os
 import shutil
 import subprocess
@@ -16,37 +17,48 @@ def ip(*args, check=True):
 
 
 class Wires:
-    """The hosts "client" and `names`, 10.77.0.1 and up."""
+    """The hosts "client" and `names`, 10.77.0.1 and up; those of `two_cards` have an eth1 in a second network, 10.78.0.1 and up, too."""
 
-    def __init__(self, names):
+    def __init__(self, names, two_cards=()):
         self.tag = f"sl{os.environ.get(INSIDE) or os.getpid()}"
         self.names = ("client", *names)
+        self.two_cards = two_cards
         self.cuts = {}
         self.slowed = set()
 
     def namespace(self, name):
         return f"{self.tag}-{name}"
 
-    def address(self, name):
-        return f"10.77.0.{self.names.index(name) + 1}"
+    def address(self, name, card=0):
+        return f"10.{77 + card}.0.{self.names.index(name) + 1}"
 
     def hosts(self):
         """As harness.Cluster takes them."""
         return {n: (self.address(n), ("ip", "netns", "exec", self.namespace(n))) for n in self.names[1:]}
 
     def set_up(self):
-        bridge = self.namespace("wire")
-        ip("netns", "add", bridge)
-        ip("-n", bridge, "link", "add", "br0", "type", "bridge")
-        ip("-n", bridge, "link", "set", "br0", "up")
+        ip("netns", "add", self.namespace("wire"))
         for name in self.names:
-            ns = self.namespace(name)
-            ip("netns", "add", ns)
-            ip("-n", ns, "link", "set", "lo", "up")
-            ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", bridge)
-            ip("-n", bridge, "link", "set", name, "master", "br0", "up")
-            ip("-n", ns, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
-            ip("-n", ns, "link", "set", "eth0", "up")
+            ip("netns", "add", self.namespace(name))
+            ip("-n", self.namespace(name), "link", "set", "lo", "up")
+        self.join_by_bridge(0, self.names)
+        if self.two_cards:
+            self.join_by_bridge(1, self.two_cards)
+
+    def join_by_bridge(self, card, names):
+        bridge, eth = self.namespace("wire"), f"eth{card}"
+        ip("-n", bridge, "link", "add", f"br{card}", "type", "bridge")
+        ip("-n", bridge, "link", "set", f"br{card}", "up")
+        for name in names:
+            ns, port = self.namespace(name), f"{name}.{card}" if card else name
+            ip("-n", ns, "link", "add", eth, "type", "veth", "peer", "name", port, "netns", bridge)
+            ip("-n", bridge, "link", "set", port, "master", f"br{card}", "up")
+            ip("-n", ns, "addr", "add", f"{self.address(name, card)}/24", "dev", eth)
+            ip("-n", ns, "link", "set", eth, "up")
+
+    def sent_bytes(self, name, eth):
+        doc = json.loads(ip("-n", self.namespace(name), "-j", "-s", "link", "show", eth).stdout)
+        return doc[0]["stats64"]["tx"]["bytes"]
 
     def tear_down(self):
         for name in (*self.names, "wire"):

@@ -356,6 +356,83 @@ static void lost_link_is_dialled_again_by_itself(void **state)
     pair_close_struck(&t);
 }
 
+/* A large probe takes long to leave. */
+static enum sl_loop_fault slow_probes(void *arg, const void *header, size_t header_len, size_t payload_len)
+{
+    struct sl_kv_header h;
+    (void)arg;
+    if (sl_kv_header_unpack(header, header_len, &h) == SL_OK && h.type == SL_KV_PROBE && payload_len > 0)
+        usleep(300000);
+    return SL_LOOP_DELIVER;
+}
+
+static void slow_link_is_told_as_one(void **state)
+{
+    struct rig_opts o = {.link_test = true};
+    struct xfer_pair t;
+    (void)state;
+    sl_link_loop_set_fault(slow_probes, NULL);
+    pair_open(&t, "loop", &o, &o);
+    pair_transfer(&t, "meet", 1);
+    struct sl_link_report r = rig_wait_link(&t.p, "d0", "up");
+    assert_true(r.bytes_per_s < 12e6);
+    assert_string_equal(r.why, "slow: check the network, transfer_listen, ucx_tls and ucx_devices");
+    pair_close(&t);
+    sl_link_loop_set_fault(NULL, NULL);
+}
+
+/* D's thread is held in a timer of its own until its deadline is over and all pages lie in its inbox. */
+struct late {
+    pthread_t d;
+    atomic_bool known, held, last_sent;
+    uint64_t until_ms;
+};
+
+static enum sl_loop_fault hold_d(void *arg, const void *header, size_t header_len, size_t payload_len)
+{
+    struct late *l = arg;
+    struct sl_kv_header h;
+    (void)payload_len;
+    if (sl_kv_header_unpack(header, header_len, &h) != SL_OK)
+        return SL_LOOP_DELIVER;
+    if (h.type == SL_KV_GRANT) {
+        l->d = pthread_self();
+        atomic_store(&l->known, true);
+    } else if (h.type == SL_KV_COMMIT && h.flags & SL_KV_FLAG_LAST) {
+        atomic_store(&l->last_sent, true);
+    } else if (h.type == SL_KV_PING && atomic_load(&l->known) && pthread_equal(l->d, pthread_self()) &&
+               !atomic_exchange(&l->held, true)) {
+        while (!atomic_load(&l->last_sent) || sl_now_ms() < l->until_ms)
+            usleep(1000);
+    }
+    return SL_LOOP_DELIVER;
+}
+
+static void what_has_arrived_is_seen_before_the_deadline_is_judged(void **state)
+{
+    enum { DEADLINE_MS = 2000 };
+    struct late l = {0};
+    struct rig_opts o = {.heartbeat_ms = 10};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("late", 1);
+    uint32_t p[4] = {0, 1, 2, 3}, d[4] = {4, 5, 6, 7};
+    (void)state;
+    sl_link_loop_set_fault(hold_d, &l);
+    pair_open(&t, "loop", &o, &o);
+    pair_fill(&t, 1, p, 4);
+    l.until_ms = sl_now_ms() + DEADLINE_MS + 100;
+    assert_int_equal(sl_xfer_recv_open(t.d.x, &k, &t.p.peer, d, 4 * PT, 0, DEADLINE_MS), SL_OK);
+    assert_int_equal(sl_xfer_send_open(t.p.x, &k, &t.d.peer, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+    while (!atomic_load(&l.held))
+        usleep(1000);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, 4 * PT), SL_OK);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
+    pair_check(&t, 1, d, 0, 4);
+    pair_close(&t);
+    sl_link_loop_set_fault(NULL, NULL);
+}
+
 /* Its transfer thread lives and answers pings; the engine does not say that it computes. */
 static void node_that_computes_nothing_gives_its_transfers_up(void **state)
 {
@@ -394,6 +471,8 @@ int main(void)
         cmocka_unit_test(lost_control_messages_end_by_deadline),
         cmocka_unit_test(events_that_do_not_fit_the_queue_wait),
         cmocka_unit_test(lost_link_is_dialled_again_by_itself),
+        cmocka_unit_test(slow_link_is_told_as_one),
+        cmocka_unit_test(what_has_arrived_is_seen_before_the_deadline_is_judged),
         cmocka_unit_test(node_that_computes_nothing_gives_its_transfers_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -263,6 +263,29 @@ static void no_progress_with_work_stalls(void **s)
     sl_node_table_free(t);
 }
 
+static void a_day_without_work_changes_nothing(void **s)
+{
+    (void)s;
+    struct sl_node_table *t = table();
+    struct info i;
+    make(&i, "d0", 1);
+    struct sl_node *n = join(t, &i, 0, SL_NODE_NEW);
+    Sluice__NodeLoad load = SLUICE__NODE_LOAD__INIT;
+    load.total_pages = load.free_pages = 100;
+    load.has_progress = load.has_computing = true;
+    load.progress = 5;
+    Sluice__Heartbeat hb = SLUICE__HEARTBEAT__INIT;
+    hb.node = (char *)"d0";
+    hb.boot_id = 1;
+    hb.load = &load;
+    for (uint64_t ms = 0; ms <= UINT64_C(24) * 3600 * 1000; ms += 1000) {
+        sl_node_table_heartbeat(t, &hb, ms);
+        assert_null(sl_node_table_expire(t, ms + 900));
+        assert_int_equal(n->state, SL_NODE_UP);
+    }
+    sl_node_table_free(t);
+}
+
 static void a_stall_is_told_once_and_prompts_that_wait_are_none(void **s)
 {
     (void)s;
@@ -489,6 +512,7 @@ int main(void)
         cmocka_unit_test(silence_kills_and_long_death_forgets),
         cmocka_unit_test(silence_while_the_router_itself_stood_still_kills_nobody),
         cmocka_unit_test(no_progress_with_work_stalls),
+        cmocka_unit_test(a_day_without_work_changes_nothing),
         cmocka_unit_test(a_stall_is_told_once_and_prompts_that_wait_are_none),
         cmocka_unit_test(ledger_counts_until_the_next_heartbeat),
         cmocka_unit_test(queue_counts_what_runs_before_the_asker),

@@ -191,6 +191,32 @@ static void stop_string_in_a_resync_behind_the_end_is_the_reason(void **state)
     end(&s);
 }
 
+static void usage_is_known_without_the_last_report(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin_with(&s, false, 1, "ab", NULL);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    Sluice__LegEvent admitted = SLUICE__LEG_EVENT__INIT, *legs[] = {&admitted};
+    admitted.request_id = s.c.id;
+    admitted.attempt = 1;
+    admitted.duty = DUTY_D;
+    admitted.state = (char *)"admitted";
+    admitted.has_cached_tokens = true;
+    admitted.cached_tokens = 32;
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    b.m.n_legs = 1;
+    b.m.legs = legs;
+    rig_send(&b);
+    rig_say(s.d[0], s.c.id, 1, 0, "ab"); /* the stop string; the node's own end never comes */
+    rig_accept(s.d[0], CANCEL, NULL);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.finish, "stop");
+    assert_int_equal(s.c.usage.cached_tokens, 32);
+    end(&s);
+}
+
 static void first_token_of_p_lost_is_asked_of_d(void **state)
 {
     (void)state;
@@ -667,6 +693,7 @@ int main(void)
         cmocka_unit_test(lost_end_is_found_by_the_next_batch),
         cmocka_unit_test(end_behind_a_lost_token_waits_for_it),
         cmocka_unit_test(stop_string_in_a_resync_behind_the_end_is_the_reason),
+        cmocka_unit_test(usage_is_known_without_the_last_report),
         cmocka_unit_test(first_token_of_p_lost_is_asked_of_d),
         cmocka_unit_test(node_that_lost_it_makes_it_be_placed_again),
         cmocka_unit_test(decode_node_dies_mid_stream_tokens_go_on),

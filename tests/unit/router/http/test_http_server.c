@@ -33,6 +33,7 @@ struct rig {
     sem_t closed;         /* posted by each closed() */
     _Atomic int complete; /* the last closed()'s */
     _Atomic int holding;
+    _Atomic size_t flooded; /* bytes that the last /flood could write */
 };
 
 struct stream {
@@ -106,6 +107,8 @@ static void stream_wake(void *arg)
         if (!sl_http_stream_write(s->call, block, sizeof block)) {
             s->over = true;
             sl_http_cut(s->call);
+        } else {
+            atomic_fetch_add(&s->rig->flooded, sizeof block);
         }
     while (!s->flood && s->written < atomic_load(&s->ready)) {
         char frame[32];
@@ -190,7 +193,7 @@ static void open_rig(struct rig *rig, struct sl_http_conf *conf)
     conf->max_waiting = conf->max_waiting ? conf->max_waiting : 64;
     conf->max_connections = conf->max_connections ? conf->max_connections : 600;
     conf->max_body_bytes = 100000;
-    conf->max_unread_bytes = 100000;
+    conf->max_unread_bytes = conf->max_unread_bytes ? conf->max_unread_bytes : 100000;
     conf->receive_timeout_s = conf->receive_timeout_s ? conf->receive_timeout_s : 30;
     conf->idle_timeout_s = conf->idle_timeout_s ? conf->idle_timeout_s : 60;
     conf->check = check;
@@ -557,6 +560,28 @@ static void reader_that_does_not_read_is_cut(void **state)
     close_rig(&rig);
 }
 
+static void readers_that_leave_too_much_together_are_cut_and_others_are_not(void **state)
+{
+    enum { TOTAL = 100000 };
+    struct rig rig;
+    struct http_client slow, good;
+    struct http_reply r;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.max_unread_bytes = 1 << 30, .max_unread_total_bytes = TOTAL});
+    http_connect(&slow, rig.port);
+    http_request(&slow, "GET", "/flood", "", NULL);
+    sem_wait(&rig.closed);
+    assert_in_range(atomic_load(&rig.flooded), TOTAL / 2, TOTAL);
+    http_connect(&good, rig.port);
+    http_request(&good, "GET", "/stream", "", NULL);
+    http_read(&good, &r);
+    assert_true(r.complete);
+    http_reply_fini(&r);
+    http_close(&good);
+    http_close(&slow);
+    close_rig(&rig);
+}
+
 static void many_connections_at_once_are_all_answered(void **state)
 {
     enum { N = 256 }; /* the library's own epoll thread stalls at 128 and at 256 */
@@ -619,6 +644,7 @@ int main(void)
         cmocka_unit_test(reader_that_takes_nothing_for_the_idle_time_is_cut),
         cmocka_unit_test(client_that_leaves_is_noticed_while_nothing_is_sent),
         cmocka_unit_test(reader_that_does_not_read_is_cut),
+        cmocka_unit_test(readers_that_leave_too_much_together_are_cut_and_others_are_not),
         cmocka_unit_test(many_connections_at_once_are_all_answered),
         cmocka_unit_test(close_ends_what_is_open),
     };
