@@ -587,6 +587,7 @@ int main(int argc, char **argv)
     sigset_t signals;
     if (sl_program_answers(&program, argc, argv))
         return 0;
+    sl_mem_share_heaps();
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);

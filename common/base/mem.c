@@ -8,6 +8,7 @@
  * are bounded too. */
 #include "common/base/mem.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,9 +17,15 @@
 
 #include "common/base/log.h"
 
+#define HEAPS             4 /* of all threads; none of them allocates within a step */
 #define ARENA_ALIGN       ((size_t)16)
 #define ARENA_FIRST_BYTES ((size_t)4096)
 #define ARENA_BLOCK_MAX   ((size_t)256 << 10)
+
+void sl_mem_share_heaps(void)
+{
+    (void)mallopt(M_ARENA_MAX, HEAPS); /* a sanitizer's malloc has no such option */
+}
 
 #ifdef SL_ALLOC_GUARD
 static _Thread_local const char *guard_phase;
