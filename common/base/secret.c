@@ -57,9 +57,12 @@ enum sl_err sl_secret_load(const char *path, struct sl_secret *out, struct sl_wh
         return sl_why_set(why, SL_ECONFIG, "cluster_secret_file %.200s cannot be read: %s", path,
                           strerror(errno));
     enum sl_err err = check_file(fd, path, why);
-    for (ssize_t got = 1; !err && got > 0 && n<sizeof text; n += got> 0 ? (size_t)got : 0) {
+    ssize_t got = 1;
+    while (!err && got > 0 && n < sizeof text) {
         got = read(fd, text + n, sizeof text - n);
-        if (got < 0)
+        if (got > 0)
+            n += (size_t)got;
+        else if (got < 0)
             err = sl_why_set(why, SL_ECONFIG, "cluster_secret_file %.200s cannot be read: %s", path,
                              strerror(errno));
     }

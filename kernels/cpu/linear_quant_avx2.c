@@ -96,8 +96,10 @@ INLINE void dot_part(uint32_t bits, uint32_t rows, uint32_t vectors, const uint8
             }
         }
     }
+    if (bits != 8)
+        return;
     UNROLL
-    for (uint32_t i = 0; bits == 8 && i < rows * vectors; i++) {
+    for (uint32_t i = 0; i < rows * vectors; i++) {
         uint32_t r = i / vectors, v = i % vectors;
         t[r][v] = _mm256_add_epi32(t[r][v], _mm256_slli_epi32(_mm256_madd_epi16(high[r][v], ones), 4));
     }

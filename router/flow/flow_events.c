@@ -27,7 +27,7 @@ static bool is_leg(const struct sl_leg *leg, const char *node, uint64_t boot_id)
 /* The decode leg's end is here; is every token before it? P's first token may still be on its way. */
 static bool tokens_complete(const struct sl_request *r)
 {
-    if (r->n_held || r->resync_open)
+    if (r->n_held || r->resync_owed)
         return false;
     uint32_t n_tokens = r->req->n_tokens + r->n_placed;
     return r->split < n_tokens || r->n_received > r->n_placed;
@@ -89,7 +89,7 @@ static void see_token(struct sl_flow *f, const Sluice__TokenEvent *ev, const cha
         if (!goes_on)
             return;
     }
-    if (r->n_held == 0)
+    if (r->n_held == 0 && !r->resync_owed)
         r->gap_since_us = 0;
     try_end(f, r);
 }
@@ -201,10 +201,15 @@ static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *n
 
 void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r)
 {
-    /* while the Submit is under way a Resync could overtake it and be told that the request is unknown */
-    if (r->d.state == SL_LEG_NONE || r->d.state == SL_LEG_SENT || r->state == SL_REQ_ENDING ||
-        r->state == SL_REQ_WAITING)
+    if (r->d.state == SL_LEG_NONE || r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
         return;
+    r->resync_owed = true;
+    /* while the Submit is under way a Resync could overtake it and be told that the request is unknown */
+    if (r->d.state == SL_LEG_SENT) {
+        r->gap_since_us = sl_now_us(); /* the timer asks */
+        sl_flow_arm(f, r);
+        return;
+    }
     if (r->resync_open) {
         r->resync_again = true; /* what is missing now may be younger than the answer under way */
         return;
@@ -256,7 +261,7 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
     if (!r || r->attempt != call->attempt || !is_leg(&r->d, call->node, call->boot_id))
         return;
     bool again = r->resync_again;
-    r->resync_open = r->resync_again = false;
+    r->resync_owed = r->resync_open = r->resync_again = false;
     r->gap_since_us = 0;
     r->last_heard_us = sl_now_us();
     sl_flow_arm(f, r);

@@ -519,7 +519,7 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
         cancel_legs(f, r, "placed again");
         sl_request_drop_held(r);
         r->gap_since_us = 0;
-        r->resync_open = r->resync_again = r->ended_by_node = r->ended_by_length = false;
+        r->resync_owed = r->resync_open = r->resync_again = r->ended_by_node = r->ended_by_length = false;
         sl_request_metrics_recovered(f->metrics);
         place(f, r);
         break;

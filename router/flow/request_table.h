@@ -81,6 +81,8 @@ struct sl_request {
     struct sl_list held; /* by index, ascending */
     uint32_t n_held;
 
+    bool
+        resync_owed; /* events may be missing until a Resync is answered, whether it could be asked yet or not */
     bool resync_open, resync_again;
     bool ended_by_node; /* the decode leg's end came, tokens before it are missing yet */
     bool ended_by_length;

@@ -217,6 +217,31 @@ static void usage_is_known_without_the_last_report(void **state)
     end(&s);
 }
 
+/* D's answer to the Submit is slower than its events: what was lost before it is known to be there is asked for
+ * as well. */
+static void events_lost_before_the_submit_is_answered_are_asked_for(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, true, 1);
+    struct sl_wire_in *submit = rig_take(s.d[0], SUBMIT);
+    rig_accept(s.p, PREFILL, NULL);
+    rig_say(s.p, s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_token(&b, s.c.id, 1, 1, 1);
+    rig_lose(&b);
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, LENGTH);
+    answer_resync(s.d[0], s.c.id, 1, 1, "b", false);
+    rig_answer(submit, SL_OK);
+    rig_end(s.p, s.c.id, 1, DUTY_P, SLUICE__DONE_REASON__DONE_PREFILLED);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    assert_string_equal(s.c.finish, "length");
+    end(&s);
+}
+
 static void first_token_of_p_lost_is_asked_of_d(void **state)
 {
     (void)state;
@@ -694,6 +719,7 @@ int main(void)
         cmocka_unit_test(end_behind_a_lost_token_waits_for_it),
         cmocka_unit_test(stop_string_in_a_resync_behind_the_end_is_the_reason),
         cmocka_unit_test(usage_is_known_without_the_last_report),
+        cmocka_unit_test(events_lost_before_the_submit_is_answered_are_asked_for),
         cmocka_unit_test(first_token_of_p_lost_is_asked_of_d),
         cmocka_unit_test(node_that_lost_it_makes_it_be_placed_again),
         cmocka_unit_test(decode_node_dies_mid_stream_tokens_go_on),
