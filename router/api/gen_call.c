@@ -274,15 +274,19 @@ static enum sl_err submit_choices(struct gen_call *g, const struct sl_oai_reques
     return err;
 }
 
+static uint64_t prompt_tokens(const struct sl_oai_request *r)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < r->n_prompts; i++)
+        n += r->prompts[i].n_tokens;
+    return n;
+}
+
 /* False: the key is over a limit of its account, and told so. */
-static bool charge(const struct sl_api_key *key, struct sl_http_call *c, const struct sl_oai_request *r,
-                   uint64_t now_us)
+static bool charge(const struct sl_api_key *key, struct sl_http_call *c, uint64_t n_tokens, uint64_t now_us)
 {
     struct sl_why why = {0};
     uint32_t retry_after_s = 0;
-    uint64_t n_tokens = 0;
-    for (uint32_t i = 0; i < r->n_prompts; i++)
-        n_tokens += r->prompts[i].n_tokens;
     if (sl_key_account_take(key->account, &key->limits, now_us, n_tokens, &retry_after_s, &why) == SL_OK)
         return true;
     sl_http_answer_error(
@@ -294,9 +298,9 @@ static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_api
                    const struct sl_oai_request *r)
 {
     struct sl_why why = {0};
-    uint64_t now_us = sl_now_us();
+    uint64_t now_us = sl_now_us(), n_tokens = prompt_tokens(r);
     bool counts = key && key->account;
-    if (counts && !charge(key, c, r, now_us))
+    if (counts && !charge(key, c, n_tokens, now_us))
         return;
     struct gen_call *g = gen_new(a, c, r);
     g->account = counts ? key->account : NULL;
@@ -305,6 +309,10 @@ static void submit(struct sl_api *a, struct sl_http_call *c, const struct sl_api
     enum sl_err err = nothing ? SL_OK : submit_choices(g, r, &why);
     if (err) {
         sl_http_answer_error(c, &(struct sl_http_error){.err = err, .message = why.text});
+        if (counts) {
+            g->account = NULL; /* HTTP's reference is still held: unref() has not given it back */
+            sl_key_account_undo(key->account, n_tokens);
+        }
         unref(g);
         return;
     }

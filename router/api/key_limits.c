@@ -126,6 +126,8 @@ enum sl_err sl_key_account_take(struct sl_key_account *a, const struct sl_key_li
 {
     enum sl_err err = SL_OK;
     pthread_mutex_lock(&a->lock);
+    if (now_us < a->filled_us) /* the clock was read before the lock: another thread was faster */
+        now_us = a->filled_us;
     double minutes = (double)(now_us - a->filled_us) / MINUTE_US;
     /* a prompt larger than a minute's worth goes when the bucket is full */
     double tokens =
@@ -150,6 +152,15 @@ enum sl_err sl_key_account_take(struct sl_key_account *a, const struct sl_key_li
     }
     pthread_mutex_unlock(&a->lock);
     return err;
+}
+
+void sl_key_account_undo(struct sl_key_account *a, uint64_t prompt_tokens)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n_open--;
+    a->requests += 1;
+    a->tokens += (double)prompt_tokens;
+    pthread_mutex_unlock(&a->lock);
 }
 
 void sl_key_account_give(struct sl_key_account *a, uint64_t since_us, uint64_t now_us, uint64_t answer_tokens)

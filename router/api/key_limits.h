@@ -52,6 +52,8 @@ void sl_key_account_fini(struct sl_key_account *a);
 SL_MUST_CHECK enum sl_err sl_key_account_take(struct sl_key_account *a, const struct sl_key_limits *l,
                                               uint64_t now_us, uint64_t prompt_tokens,
                                               uint32_t *retry_after_s, struct sl_why *why);
+/* It was not let in after all: as if it had not been taken. */
+void sl_key_account_undo(struct sl_key_account *a, uint64_t prompt_tokens);
 /* It is over, since_us being when it was taken. */
 void sl_key_account_give(struct sl_key_account *a, uint64_t since_us, uint64_t now_us,
                          uint64_t answer_tokens);

@@ -155,6 +155,37 @@ static void requests_open_at_once_are_counted_by_their_end(void **state)
     sl_key_limits_fini(&l);
 }
 
+static void a_clock_read_before_another_thread_took_refills_nothing(void **state)
+{
+    (void)state;
+    struct sl_key_limits l = parsed("requests_per_minute=2 tokens_per_minute=100");
+    struct sl_key_account a;
+    uint32_t retry_s = 0;
+    sl_key_account_init(&a);
+    assert_int_equal(take(&a, &l, 10 * S, 10, &retry_s), SL_OK);
+    assert_int_equal(take(&a, &l, 10 * S - 1, 10, &retry_s), SL_OK);
+    assert_int_equal(take(&a, &l, 10 * S - 2, 10, &retry_s), SL_EAGAIN);
+    assert_int_equal(retry_s, 30);
+    sl_key_account_fini(&a);
+}
+
+static void what_is_undone_was_never_taken(void **state)
+{
+    (void)state;
+    struct sl_key_limits l = parsed("max_requests=1 requests_per_minute=1 tokens_per_minute=100");
+    struct sl_key_account a;
+    uint32_t retry_s = 0;
+    sl_key_account_init(&a);
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(take(&a, &l, 10 * S, 100, &retry_s), SL_OK);
+        sl_key_account_undo(&a, 100);
+    }
+    assert_true(a.mean_us == 0);
+    assert_int_equal(take(&a, &l, 10 * S, 100, &retry_s), SL_OK);
+    assert_int_equal(take(&a, &l, 10 * S, 100, &retry_s), SL_EAGAIN);
+    sl_key_account_fini(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +193,8 @@ int main(void)
         cmocka_unit_test(classes_and_priorities_beyond_the_key_are_forbidden),
         cmocka_unit_test(limits_per_minute_say_when_they_let_through),
         cmocka_unit_test(requests_open_at_once_are_counted_by_their_end),
+        cmocka_unit_test(a_clock_read_before_another_thread_took_refills_nothing),
+        cmocka_unit_test(what_is_undone_was_never_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
