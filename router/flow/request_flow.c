@@ -174,17 +174,20 @@ static uint64_t probe_at(const struct sl_request *r)
 
 static uint64_t gap_at(const struct sl_request *r)
 {
-    return r->gap_since_us && !r->resync_open ? r->gap_since_us + GAP_MS * 1000 : 0;
+    bool asks =
+        (r->state == SL_REQ_PLACED || r->state == SL_REQ_STREAMING) && r->gap_since_us && !r->resync_open;
+    return asks ? r->gap_since_us + GAP_MS * 1000 : 0;
 }
 
 void sl_flow_arm(struct sl_flow *f, struct sl_request *r)
 {
     (void)f;
-    uint64_t now = sl_now_us(), at = r->deadline_us;
-    at = earliest(at, r->retry_at_us);
-    at = earliest(at, r->settle_at_us);
-    at = earliest(at, gap_at(r));
-    at = earliest(at, probe_at(r));
+    uint64_t now = sl_now_us(), at = r->settle_at_us;
+    if (r->state != SL_REQ_ENDING) { /* what on_timer() does not look at then would set it again at once */
+        at = earliest(r->deadline_us, r->retry_at_us);
+        at = earliest(at, gap_at(r));
+        at = earliest(at, probe_at(r));
+    }
     sl_timer_set(r->timer, at > now ? (at - now + 999) / 1000 : 0);
 }
 

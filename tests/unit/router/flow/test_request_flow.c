@@ -7,7 +7,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "common/base/clock.h"
 #include "tests/unit/router/flow/flow_rig.h"
 
 #define SUBMIT  SLUICE__ENVELOPE__BODY_SUBMIT
@@ -305,6 +307,47 @@ static void stop_string_across_tokens_cancels_and_counts(void **s)
     rig_close(&r);
 }
 
+static uint64_t cpu_us(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u +
+           (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+/* A token behind a hole was waited for when the stop string came: that wait is over with it. */
+static void end_that_waits_for_facts_takes_no_cpu(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(d));
+    struct rig_client c;
+    rig_client(&c, &r);
+    struct sl_gen_req *q = rig_request(&r, 40);
+    q->stop[0] = "ab";
+    q->n_stop = 1;
+    assert_int_equal(rig_submit(&c, q), SL_OK);
+    rig_accept(d, SUBMIT, NULL);
+    struct rig_batch b;
+    rig_batch(&b, d);
+    rig_token(&b, c.id, 1, 9, 4);
+    rig_token(&b, c.id, 1, 0, 0);
+    rig_token(&b, c.id, 1, 1, 1);
+    rig_send(&b);
+    rig_accept(d, CANCEL, NULL);
+    uint64_t wall = sl_now_us(), cpu = cpu_us();
+    rig_wait_end(&c); /* the leg says nothing more */
+    wall = sl_now_us() - wall;
+    cpu = cpu_us() - cpu;
+    assert_string_equal(c.stop_reason, "ab");
+    print_message("an end that waits: %.2f %% of a CPU\n", (double)cpu * 100 / (double)wall);
+    assert_true(cpu * 4 < wall); /* a busy loop takes most of it */
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
 static void client_leaves_both_legs_are_canceled_with_a_tombstone(void **s)
 {
     (void)s;
@@ -504,6 +547,7 @@ int main(void)
         cmocka_unit_test(pd_first_token_is_the_last_one_ends_by_p),
         cmocka_unit_test(hybrid_split_asked_is_sent_to_both),
         cmocka_unit_test(stop_string_across_tokens_cancels_and_counts),
+        cmocka_unit_test(end_that_waits_for_facts_takes_no_cpu),
         cmocka_unit_test(client_leaves_both_legs_are_canceled_with_a_tombstone),
         cmocka_unit_test(submit_over_the_limit_is_refused),
         cmocka_unit_test(submit_without_nodes_is_refused),
