@@ -38,7 +38,8 @@ struct sl_node_router {
     struct sl_wire_push *push; /* NULL until registered once */
     char *event_url;
     uint64_t boot_id; /* 0 until registered once */
-    bool registered, silent, calling, beat_wanted, info_changed;
+    bool registered, silent, calling, beat_wanted;
+    uint32_t info, info_sent, info_told; /* changes of what this node is: so many, sent, accepted */
     uint32_t heartbeat_ms, dead_ms;
     uint64_t last_heard_ms;
     struct sl_timer *beat;
@@ -79,7 +80,7 @@ static void send_register(struct sl_node_router *r)
     Sluice__Register m = SLUICE__REGISTER__INIT;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     m.node = sl_node_info(r->node, a);
-    r->info_changed = false;
+    r->info_sent = r->info;
     e.body_case = SLUICE__ENVELOPE__BODY_REGISTER_NODE;
     e.register_node = &m;
     call(r, &e, CALL_REGISTER);
@@ -125,7 +126,7 @@ static void on_beat(void *arg)
         push_batch(r);
     if (r->calling)
         return;
-    if (r->registered && !r->info_changed)
+    if (r->registered && r->info_told == r->info)
         send_heartbeat(r);
     else
         send_register(r);
@@ -185,6 +186,7 @@ static void registered(struct sl_node_router *r, const Sluice__RegisterReply *m)
     }
     r->boot_id = m->router_boot_id;
     r->registered = true;
+    r->info_told = r->info_sent;
     r->silent = false;
     r->last_heard_ms = sl_now_ms();
     SL_INFO("registered router=%s events=%s heartbeat_ms=%u", r->url, r->event_url, r->heartbeat_ms);
@@ -241,7 +243,7 @@ void sl_node_router_beat(struct sl_node_router *r)
 
 void sl_node_router_tell_info(struct sl_node_router *r)
 {
-    r->info_changed = true;
+    r->info++;
     sl_node_router_beat(r);
 }
 

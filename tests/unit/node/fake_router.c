@@ -188,6 +188,7 @@ void fake_router_pump(struct fake_router *r, uint32_t ms)
     sl_queue_wait(r->queue, ms);
     for (struct sl_wire_in *in; (in = sl_queue_pop(r->queue));) {
         if (r->mute && in->kind == SL_WIRE_REQUEST) {
+            r->n_unheard += in->msg->body_case == SLUICE__ENVELOPE__BODY_REGISTER_NODE;
             sl_wire_in_free(in);
             continue;
         }

@@ -58,6 +58,7 @@ struct fake_router {
     struct sl_wire_pull *pull;
     bool mute; /* answers nothing */
     bool refuse;
+    uint32_t n_unheard; /* registrations that came while it was mute */
     uint32_t router_dead_ms;
     struct fake_node nodes[8];
     uint32_t n_nodes;

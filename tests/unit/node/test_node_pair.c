@@ -644,6 +644,34 @@ static void router_that_falls_silent_has_its_requests_canceled(void **state)
     close_own(&c);
 }
 
+static void changed_option_is_told_again_when_the_router_did_not_answer(void **state)
+{
+    (void)state;
+    struct cluster c;
+    memset(&c, 0, sizeof c);
+    fake_router_open(&c.router);
+    c.d_pid = start(&c, SL_SLUICE_DECODE, NULL);
+    c.p = c.d = fake_router_node(&c.router, "decode");
+    char *args[] = {(char *)"drain_ms", (char *)"200000"};
+    Sluice__AdminRequest m = SLUICE__ADMIN_REQUEST__INIT;
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    m.op = (char *)"set";
+    m.n_args = SL_COUNTOF(args);
+    m.args = args;
+    e.body_case = SLUICE__ENVELOPE__BODY_ADMIN;
+    e.admin = &m;
+    c.router.mute = true;
+    Sluice__Envelope *a = fake_call(&c.router, c.d, &e, FAKE_WAIT_MS);
+    assert_non_null(a);
+    assert_int_equal(a->admin_reply->code, SL_OK);
+    sl_wire_free(a);
+    FAKE_WAIT(&c.router, c.router.n_unheard > 0);
+    uint32_t before = c.d->n_registered;
+    c.router.mute = false;
+    FAKE_WAIT(&c.router, c.d->n_registered > before);
+    close_own(&c);
+}
+
 static void router_that_restarts_is_registered_at_again(void **state)
 {
     (void)state;
@@ -799,6 +827,7 @@ int main(void)
         cmocka_unit_test(node_at_sigterm_finishes_what_runs_and_takes_nothing_new),
         cmocka_unit_test(drain_that_runs_out_of_time_gives_the_request_back),
         cmocka_unit_test(router_that_falls_silent_has_its_requests_canceled),
+        cmocka_unit_test(changed_option_is_told_again_when_the_router_did_not_answer),
         cmocka_unit_test(router_that_restarts_is_registered_at_again),
         cmocka_unit_test(pools_of_little_more_than_a_prompt_serve_everything),
         cmocka_unit_test(bit_flipped_on_the_way_is_sent_again_and_without_digests_is_seen),
