@@ -307,23 +307,37 @@ static enum sl_err derive_live(struct sl_node_conf *c, struct sl_why *why)
     return err ? err : read_roles(c, why);
 }
 
+/* What the option is set to, whole; the caller frees it. */
+static char *option_text(const struct sl_node_conf *c, const char *key)
+{
+    const struct sl_conf_opt *o = sl_node_opts;
+    char *text = NULL;
+    size_t size = 128;
+    while (strcmp(o->key, key) != 0)
+        o++;
+    do {
+        sl_free(text);
+        text = sl_xalloc(size *= 2);
+        sl_conf_print(o, c, text, size);
+    } while (strlen(text) + 1 == size); /* it may have been cut */
+    return text;
+}
+
 enum sl_err sl_node_conf_set(struct sl_node_conf *c, const char *key, const char *text, struct sl_why *why)
 {
-    char old[256] = "";
     struct sl_why ignored = {{0}};
     if (!sl_node_conf_is_live(key))
         return sl_why_set(why, SL_EUNSUPPORTED,
                           "%.40s cannot change while the node runs; these can: chunk_tokens, tpot_target_ms, "
                           "chunk_stretch, speculation, roles, log_level, drain_ms",
                           key);
-    for (const struct sl_conf_opt *o = sl_node_opts; o->key; o++)
-        if (strcmp(o->key, key) == 0)
-            sl_conf_print(o, c, old, sizeof old);
+    char *old = option_text(c, key);
     enum sl_err err = sl_conf_set(sl_node_opts, key, text, c, why);
     if (!err)
         err = derive_live(c, why);
     if (err &&
         (sl_conf_set(sl_node_opts, key, old, c, &ignored) != SL_OK || derive_live(c, &ignored) != SL_OK))
         SL_ASSERT(false); /* it was good before */
+    sl_free(old);
     return err;
 }

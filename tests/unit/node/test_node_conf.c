@@ -80,6 +80,13 @@ static void what_changes_while_the_node_runs_is_checked_as_the_file_is(void **st
     }
     assert_int_equal(c.chunk_tokens, 64);
     assert_true(c.may_prefill && c.may_decode && c.roles.n == 2);
+    char many[100 * 7 + 7] = "decode"; /* longer than most buffers, and given back whole */
+    for (unsigned i = 0; i < 100; i++)
+        memcpy(many + strlen(many), ",decode", 8);
+    assert_int_equal(sl_node_conf_set(&c, "roles", many, &why), SL_OK);
+    assert_int_equal(sl_node_conf_set(&c, "roles", "cook", &why), SL_ECONFIG);
+    assert_true(c.may_decode && !c.may_prefill && c.roles.n == 101);
+    assert_int_equal(sl_node_conf_set(&c, "roles", "prefill,decode", &why), SL_OK);
     char text[64];
     for (const struct sl_conf_opt *o = sl_node_opts; o->key; o++)
         if (strcmp(o->key, "roles") == 0)
