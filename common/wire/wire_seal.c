@@ -47,8 +47,9 @@ enum sl_err sl_seal_check(const struct sl_secret *s, enum sl_seal_kind kind, con
                           const void *bytes, size_t *n, struct sl_seal *out, struct sl_why *why)
 {
     unsigned char proof[SL_PROOF_BYTES];
-    const unsigned char *seal = (const unsigned char *)bytes + *n - SL_SEAL_BYTES;
-    bool sealed = *n >= SL_SEAL_BYTES && memcmp(seal, head, sizeof head) == 0;
+    const unsigned char *seal =
+        *n >= SL_SEAL_BYTES ? (const unsigned char *)bytes + (*n - SL_SEAL_BYTES) : NULL;
+    bool sealed = seal && memcmp(seal, head, sizeof head) == 0;
     if (!sealed && !s)
         return SL_OK;
     if (!sealed && kind == SL_SEAL_ANSWER)
