@@ -121,11 +121,14 @@ bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id)
     return strcmp(p->ref.name, name) == 0 && p->ref.boot_id == boot_id;
 }
 
-/* What is known of a link outlives its connections. */
+/* What is known of a link outlives its connections; counts begin anew with each start of the other node, as
+ * routers take them. */
 static void inherit(struct sl_peer *p, struct sl_peer *old)
 {
-    sl_count_add(&p->count, &old->count);
-    old->count = (struct sl_xfer_totals){0};
+    if (old->ref.boot_id == p->ref.boot_id) {
+        sl_count_add(&p->count, &old->count);
+        old->count = (struct sl_xfer_totals){0};
+    }
     p->degraded_until_ms = old->degraded_until_ms;
 }
 
@@ -180,16 +183,24 @@ struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, s
 }
 
 /* p has shown who it is: connections to or from an earlier start of that node are fenced; their sessions end
- * with on_closed. Only now, as a late message may name an old boot id. */
+ * with on_closed, and they are not dialled again. Only now, as a late message may name an old boot id. */
 static void fence_others(struct sl_peer *p)
 {
-    SL_LIST_FOREACH(n, &p->x->peers)
+    SL_LIST_FOREACH_SAFE(n, tmp, &p->x->peers)
     {
         struct sl_peer *old = SL_CONTAINER_OF(n, struct sl_peer, node);
-        if (old != p && old->dialled == p->dialled && old->conn && strcmp(old->ref.name, p->ref.name) == 0)
+        if (old == p || old->dialled != p->dialled || strcmp(old->ref.name, p->ref.name) != 0)
+            continue;
+        if (old->dialled && !old->fenced) {
+            inherit(p, old);
+            old->fenced = true;
+        }
+        if (old->conn)
             sl_peer_disconnect(old, old->ref.boot_id == p->ref.boot_id
                                         ? "a newer connection of this node came"
                                         : "the node was started again");
+        else if (old->dialled)
+            sl_peer_free(old);
     }
 }
 
@@ -264,7 +275,7 @@ void sl_peer_closed(struct sl_peer *p)
         SL_WARN("peer lost peer=%s why=\"%s\"", p->ref.name, p->why);
     sl_send_peer_gone(x, p, p->refused ? SL_EMISMATCH : SL_EPEER, p->why);
     sl_recv_peer_gone(x, p, p->why);
-    if (!p->dialled)
+    if (!p->dialled || p->fenced)
         sl_peer_free(p);
 }
 

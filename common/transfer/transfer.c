@@ -236,7 +236,7 @@ static void update_reports(struct sl_xfer *x)
     {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         sl_count_add(&x->totals, &p->count);
-        if (p->dialled && x->n_reports < SL_XFER_MAX_PEERS)
+        if (p->dialled && !p->fenced && x->n_reports < SL_XFER_MAX_PEERS)
             sl_peer_report(p, &x->reports[x->n_reports++]);
     }
     pthread_mutex_unlock(&x->report_mutex);

@@ -42,6 +42,7 @@ struct sl_peer {
     struct sl_list node;  /* x->peers */
     enum sl_peer_state state;
     bool dialled, bye, refused;
+    bool fenced; /* dialled, and another took its place: freed when it has closed, and told of no more */
     struct sl_xfer_peer ref; /* who we want (dialled) or who said HELLO */
     uint64_t last_heard_ms, next_ping_ms, retry_ms, connect_since_ms, degraded_until_ms;
     uint64_t down_since_ms; /* 0 = not lost since it was up */

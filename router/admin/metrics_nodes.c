@@ -253,12 +253,17 @@ static void drop_node(struct sl_node_metrics *s, struct node_series *g)
 
 /* ---- heartbeats ---- */
 
+/* A peer that was started again may be told of twice for a while: the link that is up, else the newest. */
 static const struct sl_node_peer *find_peer(const struct sl_node *n, const char *name)
 {
-    for (uint32_t i = 0; i < n->n_peers; i++)
-        if (strcmp(n->peers[i].peer, name) == 0)
-            return &n->peers[i];
-    return NULL;
+    const struct sl_node_peer *found = NULL;
+    for (uint32_t i = 0; i < n->n_peers; i++) {
+        const struct sl_node_peer *p = &n->peers[i];
+        if (strcmp(p->peer, name) == 0 &&
+            (!found || strcmp(p->state, "up") == 0 || strcmp(found->state, "up") != 0))
+            found = p;
+    }
+    return found;
 }
 
 /* Of the peer; a new one takes the place of one that is not told of any more when all are taken. NULL: none. */
@@ -294,7 +299,7 @@ static void take_links(struct sl_node_metrics *s, struct node_series *g, const s
 {
     for (uint32_t i = 0; i < n->n_peers; i++) {
         const struct sl_node_peer *p = &n->peers[i];
-        struct link_series *l = link_of(s, g, n, p);
+        struct link_series *l = find_peer(n, p->peer) == p ? link_of(s, g, n, p) : NULL;
         if (!l)
             continue;
         const double counts[N_LINK_COUNTERS] = {[LINK_BYTES] = (double)p->bytes_sent,

@@ -598,6 +598,31 @@ void case_new_boot_id_fences_the_old(const char *transport)
     pair_close(&t);
 }
 
+/* The old process hangs about, its connection still up. */
+void case_decode_node_started_again_is_one_link(const char *transport)
+{
+    struct xfer_pair t;
+    struct rig_node old;
+    struct sl_link_report r[4];
+    size_t n = 0;
+    pair_open(&t, transport, NULL, NULL);
+    pair_transfer(&t, "before", 1);
+    rig_wait_link(&t.p, "d0", "up");
+    old = t.d;
+    rig_open(&t.d, &(struct rig_opts){.transport = transport, .name = "d0", .boot_id = 2});
+    pair_transfer(&t, "after", 2);
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_now_ms() < end; usleep(2000)) {
+        n = sl_xfer_links(t.p.x, r, SL_COUNTOF(r));
+        if (n == 1 && r[0].peer_boot_id == 2 && r[0].pages_sent > 0)
+            break;
+    }
+    assert_int_equal(n, 1);
+    assert_string_equal(r[0].state, "up");
+    assert_true(r[0].pages_sent < sl_xfer_totals(t.p.x).pages_sent); /* those to the old start beside it */
+    rig_close(&old);
+    pair_close(&t);
+}
+
 void case_unreachable_peer_ends_the_session(const char *transport)
 {
     struct xfer_pair t;

@@ -36,6 +36,7 @@ void pair_transfer(struct xfer_pair *t, const char *request, uint32_t seed);
     X(mismatch_is_refused_in_words)                                                                          \
     X(cluster_secret_is_proven_both_ways)                                                                    \
     X(new_boot_id_fences_the_old)                                                                            \
+    X(decode_node_started_again_is_one_link)                                                                 \
     X(unreachable_peer_ends_the_session)                                                                     \
     X(many_sessions_share_the_link)                                                                          \
     X(link_is_measured)                                                                                      \

@@ -126,6 +126,18 @@ static void links_that_are_gone_are_down_and_count_on(void **state)
     n->peers[0].peer_boot_id = 6;
     n->peers[0].bytes_sent = 150; /* to the peer's new life */
     has(&r, "sluice_link_sent_bytes_total{node=\"p0\",peer=\"d0\"} 250\n");
+    n->n_peers = 2; /* the peer's next life, and the link to the last one not yet closed */
+    n->peers[1] = n->peers[0];
+    n->peers[1].peer_boot_id = 7;
+    n->peers[1].bytes_sent = 10;
+    snprintf(n->peers[1].state, sizeof n->peers[1].state, "testing");
+    for (unsigned i = 0; i < 3; i++)
+        has(&r, "sluice_link_sent_bytes_total{node=\"p0\",peer=\"d0\"} 250\n");
+    has(&r, "sluice_link_up{node=\"p0\",peer=\"d0\"} 1\n");
+    snprintf(n->peers[1].state, sizeof n->peers[1].state, "up");
+    for (unsigned i = 0; i < 3; i++)
+        has(&r, "sluice_link_sent_bytes_total{node=\"p0\",peer=\"d0\"} 260\n");
+    n->n_peers = 1;
     for (unsigned i = 0; i < 3 * SL_NODE_LINKS; i++) { /* peers of ever new names */
         snprintf(n->peers[0].peer, sizeof n->peers[0].peer, "x%u", i);
         scrape(&r);
