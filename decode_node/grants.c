@@ -7,6 +7,9 @@
  */
 #include "decode_node/decode_node.h"
 
+#include <math.h>
+#include <string.h>
+
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
@@ -67,7 +70,14 @@ static void on_complete(struct sl_decode_leg *d, const struct sl_xfer_event *ev)
         go_local(l, l->split, "it sent all pages and no first token");
         return;
     }
-    const struct sl_sampled t = {.token = ev->first.token, .logits_digest = ev->first.logits_digest};
+    const struct sl_xfer_first *first = &ev->first;
+    struct sl_sampled t = {.token = first->token, .logits_digest = first->logits_digest, .logprob = NAN};
+    if (first->has_logprobs) {
+        t.logprob = first->logprob;
+        t.n_top = first->n_top;
+        memcpy(t.top_token, first->top_token, t.n_top * sizeof t.top_token[0]);
+        memcpy(t.top_logprob, first->top_logprob, t.n_top * sizeof t.top_logprob[0]);
+    }
     sl_token_out_first(l, &t);
     sl_engine_seq_first_token(l->node->engine, l->seq, &t);
 }

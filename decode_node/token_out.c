@@ -4,8 +4,6 @@
  * Every token is kept in the leg until it is long finished: Resync is answered from there. */
 #include "decode_node/decode_node.h"
 
-#include <math.h>
-
 #include "common/node/node_router.h"
 
 static void decoding(struct sl_decode_leg *d)
@@ -25,9 +23,7 @@ void sl_token_out(struct sl_leg *l, const struct sl_engine_event *ev)
 void sl_token_out_first(struct sl_leg *l, const struct sl_sampled *t)
 {
     decoding((struct sl_decode_leg *)l);
-    struct sl_sampled unknown = *t;
-    unknown.logprob = NAN; /* the prefill node has it, and told the router */
-    sl_leg_token(l, l->first_index, &unknown, false);
+    sl_leg_token(l, l->first_index, t, false); /* the prefill node told the router; here it is for a Resync */
 }
 
 void sl_token_out_finished(struct sl_leg *l, enum sl_finish reason)

@@ -12,6 +12,7 @@
 #include "prefill_node/prefill_node.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "common/base/log.h"
 #include "common/node/node_router.h"
@@ -60,11 +61,18 @@ static void on_token(struct sl_prefill_leg *p, const struct sl_engine_event *ev)
     struct sl_leg *l = &p->leg;
     sl_leg_token(l, ev->token_index, &ev->sampled, true);
     p->sampled = true;
-    const struct sl_xfer_first first = {
+    struct sl_xfer_first first = {
         .token = ev->sampled.token,
         .ended = ends_request(p, ev),
         .logits_digest = ev->sampled.logits_digest,
+        .has_logprobs = l->n_logprobs >= 0,
     };
+    if (first.has_logprobs) {
+        first.logprob = ev->sampled.logprob;
+        first.n_top = ev->sampled.n_top;
+        memcpy(first.top_token, ev->sampled.top_token, first.n_top * sizeof first.top_token[0]);
+        memcpy(first.top_logprob, ev->sampled.top_logprob, first.n_top * sizeof first.top_logprob[0]);
+    }
     enum sl_err err = sl_xfer_send_first(l->node->xfer, &l->key, &first);
     if (err != SL_OK) {
         sl_leg_end(l, SLUICE__DONE_REASON__DONE_ERROR, err, "the transfer does not take the first token");

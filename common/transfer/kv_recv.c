@@ -320,10 +320,17 @@ static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
                         const void *data, size_t len)
 {
     const unsigned char *d = data;
+    const size_t n_digests = (size_t)h->count * 8;
+    struct sl_xfer_first first = {
+        .token = h->token, .ended = h->flags & SL_KV_FLAG_ENDED, .logits_digest = h->value};
     bool good = r->state == SL_RECV_GRANTED && h->index == r->commit_to &&
-                h->index + h->count <= r->n_pages && len == (size_t)h->count * 8 && (data || len == 0) &&
+                h->index + h->count <= r->n_pages && len >= n_digests && (data || len == 0) &&
                 h->n_tokens == r->n_tokens &&
                 (!(h->flags & SL_KV_FLAG_LAST) || h->index + h->count == r->n_pages);
+    if (good && (h->flags & SL_KV_FLAG_PROBS))
+        good = sl_kv_probs_unpack(d + n_digests, len - n_digests, &first) == SL_OK;
+    else
+        good = good && len == n_digests;
     if (!good) {
         p->count.dropped++; /* also commits sent before P saw a reject */
         return;
@@ -338,7 +345,7 @@ static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
     if (h->flags & SL_KV_FLAG_LAST) {
         r->last = true;
         r->has_first = h->flags & SL_KV_FLAG_FIRST;
-        r->first = (struct sl_xfer_first){h->token, h->flags & SL_KV_FLAG_ENDED, h->value};
+        r->first = first;
     }
     advance(x, r);
 }

@@ -105,6 +105,49 @@ enum sl_err sl_kv_header_unpack(const void *bytes, size_t n, struct sl_kv_header
     return SL_OK;
 }
 
+static unsigned char *put_f32(unsigned char *p, float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return put_u32(p, bits);
+}
+
+static float get_f32(const unsigned char **p)
+{
+    uint32_t bits = get_u32(p);
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+size_t sl_kv_probs_pack(const struct sl_xfer_first *t, unsigned char out[SL_KV_PROBS_MAX_BYTES])
+{
+    SL_ASSERT(t->n_top <= SL_PICK_MAX_TOP);
+    unsigned char *p = put_u32(put_f32(out, t->logprob), t->n_top);
+    for (uint32_t i = 0; i < t->n_top; i++)
+        p = put_f32(put_u32(p, (uint32_t)t->top_token[i]), t->top_logprob[i]);
+    return (size_t)(p - out);
+}
+
+enum sl_err sl_kv_probs_unpack(const void *bytes, size_t n, struct sl_xfer_first *out)
+{
+    const unsigned char *p = bytes;
+    if (n < 8)
+        return SL_EPROTO;
+    out->logprob = get_f32(&p);
+    out->n_top = get_u32(&p);
+    if (out->n_top > SL_PICK_MAX_TOP || n != 8 + 8 * (size_t)out->n_top) {
+        out->n_top = 0;
+        return SL_EPROTO;
+    }
+    for (uint32_t i = 0; i < out->n_top; i++) {
+        out->top_token[i] = (int32_t)get_u32(&p);
+        out->top_logprob[i] = get_f32(&p);
+    }
+    out->has_logprobs = true;
+    return SL_OK;
+}
+
 void sl_kv_hello_pack(const struct sl_kv_hello *h, unsigned char out[SL_KV_IDENTITY_BYTES])
 {
     const struct sl_xfer_identity *id = &h->id;

@@ -22,8 +22,8 @@ enum sl_kv_type {
     SL_KV_GRANT, /* D -> P: index = have_pages, count = pages; payload: a bit per page, set where a run of D's
                     pages begins */
     SL_KV_PAGES, /* P -> D: index, count; payload: the pages */
-    SL_KV_COMMIT, /* P -> D: index, count, n_tokens; payload: digests; flag 1 = last, 2 = has first, 4 = ended
-                   */
+    SL_KV_COMMIT, /* P -> D: index, count, n_tokens; payload: digests; flag 1 = last, 2 = has first, 4 = ended,
+                     8 = the first token's log-probabilities behind the digests */
     SL_KV_ANSWER, /* D -> P: flag 1 = committed up to index; else index = first bad page, count = how many
                      rejects that makes */
     SL_KV_ABORT,  /* either -> other: payload: why */
@@ -41,6 +41,7 @@ enum sl_kv_type {
 #define SL_KV_FLAG_LAST  1u
 #define SL_KV_FLAG_FIRST 2u
 #define SL_KV_FLAG_ENDED 4u
+#define SL_KV_FLAG_PROBS 8u
 
 /* The header of every message; fields a type does not use are 0. */
 struct sl_kv_header {
@@ -66,6 +67,13 @@ struct sl_kv_hello {
 /* unpack refuses a name that is empty or not printable ASCII. */
 void sl_kv_hello_pack(const struct sl_kv_hello *h, unsigned char out[SL_KV_IDENTITY_BYTES]);
 SL_MUST_CHECK enum sl_err sl_kv_hello_unpack(const void *bytes, size_t n, struct sl_kv_hello *out);
+
+/* Log-probabilities of a first token: float32 bits and the number of top entries, then token and bits of each. pack
+ * returns how many bytes it wrote; unpack refuses (SL_EPROTO) another length than the number says, and more entries
+ * than there may be. */
+#define SL_KV_PROBS_MAX_BYTES (8u + 8u * SL_PICK_MAX_TOP)
+size_t sl_kv_probs_pack(const struct sl_xfer_first *t, unsigned char out[SL_KV_PROBS_MAX_BYTES]);
+SL_MUST_CHECK enum sl_err sl_kv_probs_unpack(const void *bytes, size_t n, struct sl_xfer_first *out);
 
 /* Copies a sentence that came from a peer (or from here) for logs and reports: at most n - 1 bytes, what is
  * not printable ASCII becomes '?'. text may be NULL when len is 0. */

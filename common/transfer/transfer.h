@@ -16,6 +16,7 @@
 #include "common/base/queue.h"
 #include "common/base/secret.h"
 #include "kernels/backend.h"
+#include "kernels/sample.h"
 
 struct sl_xfer; /* opaque */
 
@@ -85,11 +86,16 @@ SL_MUST_CHECK enum sl_err sl_xfer_send_open(struct sl_xfer *x, const struct sl_x
 SL_MUST_CHECK enum sl_err sl_xfer_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k,
                                              const uint32_t *pages, uint32_t n_tokens);
 /* The first token, sent with the last commit. Call before the sl_xfer_send_ready() that completes s. ended:
- * the request is over with it. */
+ * the request is over with it. Log-probabilities where the request wants them: what D is asked for later, it tells
+ * as P would have. */
 struct sl_xfer_first {
     int32_t token;
-    bool ended;
+    bool ended, has_logprobs;
     uint64_t logits_digest;
+    float logprob;
+    uint32_t n_top; /* at most SL_PICK_MAX_TOP */
+    int32_t top_token[SL_PICK_MAX_TOP];
+    float top_logprob[SL_PICK_MAX_TOP];
 };
 SL_MUST_CHECK enum sl_err sl_xfer_send_first(struct sl_xfer *x, const struct sl_xfer_key *k,
                                              const struct sl_xfer_first *t);

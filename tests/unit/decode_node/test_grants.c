@@ -73,9 +73,15 @@ static void whole_prompt_arrives_with_its_first_token(void **state)
     struct sl_leg *l = place(100);
     fake_engine_says(l, SL_EV_ADMITTED, 0);
     fake_calls();
+    l->n_logprobs = 1;
     fake_xfer_says(l, SL_XFER_RECV_DONE, SL_OK, 100, true);
     fake_expect_calls("pin 0; ready 100; first 5; ");
     assert_int_equal(l->n_token_log, 1);
+    /* what a Resync is answered from has what the prefill node saw */
+    assert_true(l->tokens[0].logprob == -0.25f);
+    assert_int_equal(l->tokens[0].n_top, 1);
+    assert_int_equal(l->top_tokens[0], 7);
+    assert_true(l->top_logprobs[0] == -0.125f);
     fake_engine_says(l, SL_EV_TOKEN, 6);
     assert_int_equal(l->n_token_log, 2);
 }

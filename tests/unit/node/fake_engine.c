@@ -467,7 +467,12 @@ void fake_xfer_says(struct sl_leg *l, enum sl_xfer_event_kind kind, enum sl_err 
                                  .n_tokens = n_tokens,
                                  .have_pages = fake.have_pages,
                                  .has_first = has_first,
-                                 .first = {.token = 5}};
+                                 .first = {.token = 5,
+                                           .has_logprobs = true,
+                                           .logprob = -0.25f,
+                                           .n_top = 1,
+                                           .top_token = {7},
+                                           .top_logprob = {-0.125f}}};
     assert_int_equal(sl_queue_push(fake.node->xfer_events, ev), SL_OK);
     fake_round();
 }

@@ -292,6 +292,31 @@ static void identity_longest_names_keep_both_values_in_the_sentence(void **state
     assert_non_null(strstr(text, "0000000000000005 at bbb"));
 }
 
+static void probs_packed_come_back_and_other_lengths_are_refused(void **state)
+{
+    (void)state;
+    unsigned char bytes[SL_KV_PROBS_MAX_BYTES];
+    struct sl_xfer_first t = {.logprob = -1.5f, .n_top = SL_PICK_MAX_TOP}, u;
+    for (uint32_t i = 0; i < t.n_top; i++) {
+        t.top_token[i] = -(int32_t)i;
+        t.top_logprob[i] = -(float)i / 3;
+    }
+    for (t.n_top = 0; t.n_top <= SL_PICK_MAX_TOP; t.n_top++) {
+        size_t n = sl_kv_probs_pack(&t, bytes);
+        memset(&u, 0, sizeof u);
+        assert_int_equal(sl_kv_probs_unpack(bytes, n, &u), SL_OK);
+        assert_true(u.has_logprobs && u.logprob == t.logprob && u.n_top == t.n_top);
+        assert_memory_equal(u.top_token, t.top_token, t.n_top * sizeof t.top_token[0]);
+        assert_memory_equal(u.top_logprob, t.top_logprob, t.n_top * sizeof t.top_logprob[0]);
+        for (size_t other = 0; other <= sizeof bytes; other++)
+            if (other != n)
+                assert_int_equal(sl_kv_probs_unpack(bytes, other, &u), SL_EPROTO);
+    }
+    bytes[4] = SL_PICK_MAX_TOP + 1;
+    assert_int_equal(sl_kv_probs_unpack(bytes, sizeof bytes, &u), SL_EPROTO);
+    assert_int_equal(u.n_top, 0);
+}
+
 static void text_of_a_peer_is_cut_and_printable(void **state)
 {
     char out[8];
@@ -319,6 +344,7 @@ int main(void)
         cmocka_unit_test(identity_every_field_that_differs_is_named_with_both_values),
         cmocka_unit_test(identity_other_numerics_pair_only_when_nobody_asks_for_exactness),
         cmocka_unit_test(identity_longest_names_keep_both_values_in_the_sentence),
+        cmocka_unit_test(probs_packed_come_back_and_other_lengths_are_refused),
         cmocka_unit_test(text_of_a_peer_is_cut_and_printable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,8 +15,14 @@
 
 #define PT RIG_PAGE_TOKENS
 
-static const struct sl_xfer_first first_token = {
-    .token = 4711, .ended = false, .logits_digest = 0x0123456789abcdef};
+static const struct sl_xfer_first first_token = {.token = 4711,
+                                                 .ended = false,
+                                                 .logits_digest = 0x0123456789abcdef,
+                                                 .has_logprobs = true,
+                                                 .logprob = -0.5f,
+                                                 .n_top = 2,
+                                                 .top_token = {4711, -1},
+                                                 .top_logprob = {-0.5f, -1.25f}};
 
 void pair_open(struct xfer_pair *t, const char *transport, const struct rig_opts *p, const struct rig_opts *d)
 {
@@ -119,6 +125,12 @@ void case_whole_prompt_arrives_with_its_first_token(const char *transport)
     assert_int_equal(r.first.token, first_token.token);
     assert_false(r.first.ended);
     assert_true(r.first.logits_digest == first_token.logits_digest);
+    assert_true(r.first.has_logprobs && r.first.logprob == first_token.logprob);
+    assert_int_equal(r.first.n_top, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(r.first.top_token[i], first_token.top_token[i]);
+        assert_true(r.first.top_logprob[i] == first_token.top_logprob[i]);
+    }
     expect_end_told_once(&t, &k, n_tokens);
     pair_check(&t, 1, d, 0, 8);
     for (uint32_t i = 0; i < t.d.n_pages; i++) /* nothing else was touched */
