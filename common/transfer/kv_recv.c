@@ -316,21 +316,21 @@ void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
         sl_peer_disconnect(f->peer, "a receive failed"); /* it mostly failed because the connection did */
 }
 
+/* What the last commit's token is worth; another message may say it again. */
+static void take_probs(struct sl_peer *p, struct sl_recv *r, const void *data, size_t len)
+{
+    if (r->state != SL_RECV_GRANTED || r->last || !data || sl_kv_probs_unpack(data, len, &r->first) != SL_OK)
+        p->count.dropped++;
+}
+
 static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, const struct sl_kv_header *h,
                         const void *data, size_t len)
 {
     const unsigned char *d = data;
-    const size_t n_digests = (size_t)h->count * 8;
-    struct sl_xfer_first first = {
-        .token = h->token, .ended = h->flags & SL_KV_FLAG_ENDED, .logits_digest = h->value};
     bool good = r->state == SL_RECV_GRANTED && h->index == r->commit_to &&
-                h->index + h->count <= r->n_pages && len >= n_digests && (data || len == 0) &&
+                h->index + h->count <= r->n_pages && len == (size_t)h->count * 8 && (data || len == 0) &&
                 h->n_tokens == r->n_tokens &&
                 (!(h->flags & SL_KV_FLAG_LAST) || h->index + h->count == r->n_pages);
-    if (good && (h->flags & SL_KV_FLAG_PROBS))
-        good = sl_kv_probs_unpack(d + n_digests, len - n_digests, &first) == SL_OK;
-    else
-        good = good && len == n_digests;
     if (!good) {
         p->count.dropped++; /* also commits sent before P saw a reject */
         return;
@@ -345,7 +345,9 @@ static void take_commit(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r,
     if (h->flags & SL_KV_FLAG_LAST) {
         r->last = true;
         r->has_first = h->flags & SL_KV_FLAG_FIRST;
-        r->first = first;
+        r->first.token = h->token;
+        r->first.ended = h->flags & SL_KV_FLAG_ENDED;
+        r->first.logits_digest = h->value;
     }
     advance(x, r);
 }
@@ -406,6 +408,8 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
         take_pages(x, p, r, h, len, rx);
     else if (h->type == SL_KV_COMMIT)
         take_commit(x, p, r, h, data, len);
+    else if (h->type == SL_KV_PROBS)
+        take_probs(p, r, data, len);
     else
         p->count.dropped++;
 }

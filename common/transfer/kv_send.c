@@ -145,11 +145,20 @@ void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
     connect_session(x, s, to);
 }
 
+static enum sl_err send_probs(const struct sl_send *s)
+{
+    unsigned char bytes[SL_KV_PROBS_MAX_BYTES];
+    struct sl_kv_header h = {.type = SL_KV_PROBS, .key = s->key};
+    if (!s->has_first || !s->first.has_logprobs)
+        return SL_OK;
+    return sl_peer_send(s->peer, &h, bytes, sl_kv_probs_pack(&s->first, bytes));
+}
+
 /* Digests and sends commits for all pages sent and not yet in one; the last commit ends the pages and carries
  * the first token. */
 static void send_commits(struct sl_xfer *x, struct sl_send *s)
 {
-    unsigned char bytes[SL_KV_MAX_COMMIT * 8 + SL_KV_PROBS_MAX_BYTES];
+    unsigned char bytes[SL_KV_MAX_COMMIT * 8];
     while (!s->last_commit_sent && (s->commit_page < s->next_page || s->next_page == s->n_pages)) {
         uint32_t n = s->next_page - s->commit_page;
         if (s->next_page == s->n_pages && s->ready_pages < s->n_pages)
@@ -165,7 +174,6 @@ static void send_commits(struct sl_xfer *x, struct sl_send *s)
                 bytes[i * 8 + (uint32_t)b] = (unsigned char)(d >> (8 * b));
         }
         bool last = s->commit_page + n == s->n_pages;
-        size_t n_bytes = (size_t)n * 8;
         struct sl_kv_header h = {.type = SL_KV_COMMIT,
                                  .key = s->key,
                                  .index = s->commit_page,
@@ -176,12 +184,10 @@ static void send_commits(struct sl_xfer *x, struct sl_send *s)
                       (s->first.ended ? SL_KV_FLAG_ENDED : 0);
             h.token = s->first.token;
             h.value = s->first.logits_digest;
-            if (s->has_first && s->first.has_logprobs) {
-                h.flags |= SL_KV_FLAG_PROBS;
-                n_bytes += sl_kv_probs_pack(&s->first, bytes + n_bytes);
-            }
+            if (send_probs(s) != SL_OK)
+                return;
         }
-        if (sl_peer_send(s->peer, &h, bytes, n_bytes) != SL_OK)
+        if (sl_peer_send(s->peer, &h, bytes, (size_t)n * 8) != SL_OK)
             return;
         s->commit_page += n;
         s->last_commit_sent = last;

@@ -70,7 +70,7 @@ void sl_kv_header_pack(const struct sl_kv_header *h, unsigned char out[SL_KV_HEA
 
 static bool has_key(uint8_t type)
 {
-    return type >= SL_KV_ANNOUNCE && type <= SL_KV_ABORT;
+    return (type >= SL_KV_ANNOUNCE && type <= SL_KV_ABORT) || type == SL_KV_PROBS;
 }
 
 enum sl_err sl_kv_header_unpack(const void *bytes, size_t n, struct sl_kv_header *out)

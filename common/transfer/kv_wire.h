@@ -22,8 +22,8 @@ enum sl_kv_type {
     SL_KV_GRANT, /* D -> P: index = have_pages, count = pages; payload: a bit per page, set where a run of D's
                     pages begins */
     SL_KV_PAGES, /* P -> D: index, count; payload: the pages */
-    SL_KV_COMMIT, /* P -> D: index, count, n_tokens; payload: digests; flag 1 = last, 2 = has first, 4 = ended,
-                     8 = the first token's log-probabilities behind the digests */
+    SL_KV_COMMIT, /* P -> D: index, count, n_tokens; payload: digests; flag 1 = last, 2 = has first, 4 = ended
+                   */
     SL_KV_ANSWER, /* D -> P: flag 1 = committed up to index; else index = first bad page, count = how many
                      rejects that makes */
     SL_KV_ABORT,  /* either -> other: payload: why */
@@ -34,6 +34,8 @@ enum sl_kv_type {
     SL_KV_PROBE_ACK,
     SL_KV_CHALLENGE, /* D -> P, between HELLO and HELLO_ACK when both have a cluster secret: D's nonce */
     SL_KV_PROOF,     /* P -> D: the answer to it */
+    SL_KV_PROBS, /* P -> D, before the last COMMIT: log-probabilities of the first token, where the request wants
+                    any. A release that does not know it drops it */
     SL_KV_N_TYPES
 };
 
@@ -41,7 +43,6 @@ enum sl_kv_type {
 #define SL_KV_FLAG_LAST  1u
 #define SL_KV_FLAG_FIRST 2u
 #define SL_KV_FLAG_ENDED 4u
-#define SL_KV_FLAG_PROBS 8u
 
 /* The header of every message; fields a type does not use are 0. */
 struct sl_kv_header {

@@ -13,8 +13,6 @@
 #include <stdint.h>
 
 #define SL_LINK_MAX_HEADER 192u /* bytes; the fixed part of every message fits */
-#define SL_LINK_MAX_CONTROL                                                                                  \
-    (16u << 10) /* bytes of payload of a control message: digests, run bitmap, identity */
 
 struct sl_link;    /* opaque: an open transport */
 struct sl_conn;    /* opaque: a connection */

@@ -131,6 +131,7 @@ static void on_message(void *arg, struct sl_conn *c, const void *header, size_t 
     case SL_KV_GRANT:
     case SL_KV_PAGES:
     case SL_KV_COMMIT:
+    case SL_KV_PROBS:
     case SL_KV_ANSWER:
     case SL_KV_ABORT:
         /* who dialled is P on this connection */

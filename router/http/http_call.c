@@ -396,7 +396,7 @@ enum MHD_Result sl_http_call_access(void *server, struct MHD_Connection *mhd, co
     struct sl_http_call *c = *call;
     (void)server;
     (void)mhd;
-    c->can_chunk = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
+    c->may_pass = strcmp(version, MHD_HTTP_VERSION_1_1) == 0 && !c->server->conf.tls;
     if (!c->headers_seen)
         return on_headers(c, url, method) ? queue_answer(c) : MHD_YES;
     if (*upload_n) {

@@ -65,7 +65,7 @@ struct sl_http_call {
 
     /* the stream: http thread */
     bool streaming, stream_ended;
-    bool can_chunk; /* the client speaks HTTP/1.1 */
+    bool may_pass; /* frames may go out past the library: HTTP/1.1, and no TLS, whose records are its own */
     struct sl_buf out;
     size_t out_sent;         /* bytes of out already taken */
     struct sl_buf rest;      /* of a chunk that the socket took in part, framed */

@@ -147,7 +147,7 @@ static void send_now(struct sl_http_call *c)
 
 bool sl_http_stream_wants_library(struct sl_http_call *c)
 {
-    bool ours = c->in_body && c->can_chunk && !c->aborted;
+    bool ours = c->in_body && c->may_pass && !c->aborted;
     if (ours && sl_http_stream_unread(c) > 0)
         send_now(c);
     return c->aborted || (ours ? c->stream_ended && sl_http_stream_unread(c) == 0
@@ -175,7 +175,7 @@ enum MHD_Result sl_http_stream_queue(struct sl_http_call *c)
         return MHD_NO;
     sl_http_ref(c);
     sl_http_call_add_headers(c, r);
-    if (c->can_chunk) /* the library would anyway; what is sent past it counts on that */
+    if (c->may_pass) /* the library would anyway; what is sent past it counts on that */
         MHD_add_response_header(r, "Transfer-Encoding", "chunked");
     enum MHD_Result ok = MHD_queue_response(c->mhd, c->status, r);
     MHD_destroy_response(r);

@@ -92,7 +92,7 @@ class Modes(unittest.TestCase):
         number = {"type": "object", "properties": {"n": {"$ref": "#/$defs/small"}}, "required": ["n"], "$defs": {"small": {"enum": [1, 2, 3]}}}
         tools = [{"type": "function", "function": {"name": "add", "strict": True, "parameters": number}}, {"type": "function", "function": {"name": "now",
                  "parameters": {"type": "object", "properties": {"zone": {"type": "boolean"}}, "additionalProperties": False}}}]
-        with Cluster() as c:
+        with Cluster(model_options=["--tools"]) as c:
             each = {}
             for mode in ("colocated", "pd", "hybrid"):
                 for choice in ("required", {"type": "function", "function": {"name": "add"}}):

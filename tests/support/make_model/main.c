@@ -25,6 +25,7 @@ static const char help[] =
     "  --window N              a row attends to the last N positions (no window)\n"
     "  --window-pattern N      gemma3: every Nth layer attends to all positions (6)\n"
     "  --untied                with an output matrix of its own\n"
+    "  --tools                 with a chat template that names tools and Hermes' way to call them\n"
     "  --rope-factors          with rope_freqs.weight\n"
     "  --rope-theta X          base of the rotary frequencies\n"
     "  --rope-linear X         positions are divided by X\n"
@@ -68,6 +69,7 @@ enum {
     OPT_OVERRIDE,
     OPT_ARCH,
     OPT_UNTIED,
+    OPT_TOOLS,
     OPT_FACTORS,
     OPT_THETA,
     OPT_LINEAR,
@@ -93,6 +95,7 @@ static const struct option options[] = {{"out", 1, NULL, OPT_OUT},
                                         {"override", 1, NULL, OPT_OVERRIDE},
                                         {"arch", 1, NULL, OPT_ARCH},
                                         {"untied", 0, NULL, OPT_UNTIED},
+                                        {"tools", 0, NULL, OPT_TOOLS},
                                         {"rope-factors", 0, NULL, OPT_FACTORS},
                                         {"rope-theta", 1, NULL, OPT_THETA},
                                         {"rope-linear", 1, NULL, OPT_LINEAR},
@@ -164,6 +167,9 @@ int main(int argc, char **argv)
             break;
         case OPT_UNTIED:
             m.tied = false;
+            break;
+        case OPT_TOOLS:
+            m.tools = true;
             break;
         case OPT_FACTORS:
             m.rope_factors = true;

@@ -283,7 +283,7 @@ enum sl_err sl_make_model_write(const struct sl_make_model *m, const char *path,
 
     uint64_t n_kv = 0;
     arch_kv(&kv, &n_kv, m);
-    n_kv += sl_make_vocab(&kv, m->n_vocab, weak);
+    n_kv += sl_make_vocab(&kv, m->n_vocab, m->tools, weak);
     sl_make_kv_u32(&kv, "general.alignment", ALIGNMENT);
     n_kv++;
     tensors_add(w, weak);

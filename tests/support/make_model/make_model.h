@@ -29,6 +29,7 @@ struct sl_make_model {
     float rope_scaling_factor;
     bool rope_factors;        /* writes rope_freqs.weight */
     bool tied;                /* no output.weight */
+    bool tools;               /* the chat template names tools and how to call them */
     enum sl_dtype type;       /* of all matrices but the next */
     enum sl_dtype embed_type; /* of token_embd.weight */
     struct sl_make_override overrides[SL_MAKE_MAX_OVERRIDES];
@@ -48,7 +49,7 @@ SL_MUST_CHECK enum sl_err sl_make_model_write(const struct sl_make_model *m, con
  * returns how many. weak[n_vocab] is set for tokens whose rows should be weak. n_vocab must pass
  * sl_make_vocab_ok(). */
 bool sl_make_vocab_ok(uint32_t n_vocab);
-uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool *weak);
+uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool tools, bool *weak);
 
 /* make_gguf.c: GGUF's primitives. */
 void sl_make_kv_str(struct sl_buf *b, const char *key, const char *value);

@@ -34,16 +34,20 @@ static const char *const words[] = {
     "world", "answer", "question", "capital", "page",  "token",  "cache", "model",
 };
 
-static const char chat_template[] =
+#define MESSAGES                                                                                             \
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"                   \
+    "{{ '<|im_start|>system\nYou are a random model. Nothing you say means anything.<|im_end|>\n' }}{% "     \
+    "endif "                                                                                                 \
+    "%}"                                                                                                     \
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"     \
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+
+static const char chat_template[] = MESSAGES;
+/* The same for a model that calls tools in Hermes' way. */
+static const char tools_template[] =
     "{% if tools %}{{ '<|im_start|>system\nYour tools: ' + tools | tojson + ' Call one as "
-    "<tool_call>\\n{\"name\": NAME, "
-    "\"arguments\": "
-    "ARGUMENTS}\\n</tool_call><|im_end|>\n' }}{% endif %}"
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a random model. Nothing you say means anything.<|im_end|>\n' }}{% endif "
-    "%}"
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    "<tool_call>\\n{\"name\": NAME, \"arguments\": ARGUMENTS}\\n</tool_call><|im_end|>\n' }}{% endif "
+    "%}" MESSAGES;
 
 struct vocab {
     struct sl_hashmap *seen;
@@ -136,7 +140,7 @@ bool sl_make_vocab_ok(uint32_t n_vocab)
     return n_vocab >= N_SPECIAL + 256 && n_vocab <= 400000;
 }
 
-uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool *weak)
+uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool tools, bool *weak)
 {
     struct vocab v = {.seen = sl_hashmap_new(), .max_tokens = n_vocab};
     sl_buf_init(&v.tokens, 64u << 20);
@@ -171,7 +175,7 @@ uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool *weak)
     sl_make_kv_u32(kv, "tokenizer.ggml.eos_token_id", 2);
     sl_make_kv_u32(kv, "tokenizer.ggml.unknown_token_id", 0);
     sl_make_kv_u32(kv, "tokenizer.ggml.padding_token_id", 2);
-    sl_make_kv_str(kv, "tokenizer.chat_template", chat_template);
+    sl_make_kv_str(kv, "tokenizer.chat_template", tools ? tools_template : chat_template);
 
     sl_buf_fini(&v.tokens);
     sl_buf_fini(&v.merges);

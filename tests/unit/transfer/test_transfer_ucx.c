@@ -119,7 +119,7 @@ static void signals_stay_the_programs(void **state)
     pair_close(&t);
 }
 
-/* The inode numbers of this process's sockets, each as "[N]". */
+/* Is this inode one of this process's sockets? */
 static bool is_ours(unsigned long inode)
 {
     char want[64], path[300], target[64];
@@ -132,7 +132,8 @@ static bool is_ours(unsigned long inode)
         target[n > 0 ? n : 0] = '\0';
         found = strcmp(target, want) == 0;
     }
-    closedir(d);
+    if (d)
+        closedir(d);
     return found;
 }
 
@@ -165,15 +166,17 @@ static void all_ports_are_on_the_network_of_the_listener(void **state)
 static void other_protocols_at_the_port_do_not_hurt(void **state)
 {
     (void)state;
+#define STRAY(text)                                                                                          \
+    {                                                                                                        \
+        text, sizeof(text) - 1                                                                               \
+    }
     static const struct {
         const char *bytes;
         size_t n;
-    } strays[] = {
-        {"", 0},
-        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 29},
-        {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and so on", 21},
-        {"SSH-2.0-OpenSSH_9.2\r\n", 21},
-    };
+    } strays[] = {STRAY(""), STRAY("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+                  STRAY("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and so on"),
+                  STRAY("SSH-2.0-OpenSSH_9.2\r\n")};
+#undef STRAY
     struct xfer_pair t;
     pair_open(&t, "ucx", NULL, NULL);
     unsigned port = (unsigned)strtoul(strrchr(t.d.peer.address, ':') + 1, NULL, 10);
