@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/base/notify.h"
 #include "common/node/node_leg.h"
 #include "common/node/node_program.h"

@@ -66,7 +66,7 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
     const struct admin_op *op = find_op(method, arg, n_name);
     bool has_arg = rest[0] != '\0';
     if (!op || (has_arg && op->arg == NO_ARG) || (!has_arg && op->arg == NEEDS_ARG)) {
-        char text[256];
+        char text[400];
         snprintf(text, sizeof text,
                  "There is no %s %.100s here; GET status, nodes, nodes/NODE, links, requests, mode, "
                  "explain/ID, trace/ID, events/N and POST "

@@ -232,7 +232,7 @@ enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *n, uint32_t tr
     return sl_node_link_send(n->link, &e, &call);
 }
 
-void sl_flow_ask_steps(struct sl_flow *f, struct sl_node *n)
+void sl_flow_ask_steps(struct sl_node *n)
 {
     if (n->steps_asked || !n->tells_steps || !n->link)
         return;

@@ -145,7 +145,7 @@ SL_MUST_CHECK enum sl_err sl_flow_send_drain(struct sl_flow *f, struct sl_node *
 SL_MUST_CHECK enum sl_err sl_flow_send_stats(struct sl_flow *f, struct sl_node *n, uint32_t tries,
                                              void *user);
 /* The steps that are not in the step log yet; nothing happens while an answer is under way. */
-void sl_flow_ask_steps(struct sl_flow *f, struct sl_node *n);
+void sl_flow_ask_steps(struct sl_node *n);
 /* An administrator's question to one node. */
 SL_MUST_CHECK enum sl_err sl_flow_send_admin(struct sl_flow *f, struct sl_node *n, const char *op,
                                              char **args, size_t n_args, void *user);

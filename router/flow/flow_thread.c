@@ -200,7 +200,7 @@ static void ask_steps(struct sl_flow *f)
     for (uint32_t i = 0; i < sl_node_table_len(f->nodes); i++) {
         struct sl_node *n = sl_node_table_at(f->nodes, i);
         if (n->state != SL_NODE_DEAD)
-            sl_flow_ask_steps(f, n);
+            sl_flow_ask_steps(n);
     }
 }
 

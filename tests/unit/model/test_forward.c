@@ -147,7 +147,7 @@ static void open_as(struct rig *r, const char *path, const char *backend, uint32
                     uint32_t page_tokens, enum sl_dtype kv_dtype)
 {
     struct rig_conf c = {
-        path, backend, n_threads, page_tokens, MAX_ROWS, N_SEQ * (MAX_LEN / page_tokens + 1), kv_dtype};
+        path, backend, n_threads, page_tokens, MAX_ROWS, N_SEQ * (MAX_LEN / page_tokens + 1), kv_dtype, 0};
     rig_open(r, &c);
 }
 
@@ -331,8 +331,8 @@ static void logits_of_batches_longer_than_a_slice_do_not_depend_on_the_schedule(
         if (!rig_backend_available(backends[i]))
             continue;
         struct rig r;
-        struct rig_conf c = {path,  backends[i], 2, 16, 4 * SL_MODEL_SLICE_ROWS, 4 * SL_MODEL_SLICE_ROWS / 16,
-                             SL_F16};
+        struct rig_conf c = {
+            path, backends[i], 2, 16, 4 * SL_MODEL_SLICE_ROWS, 4 * SL_MODEL_SLICE_ROWS / 16, SL_F16, 0};
         rig_open(&r, &c);
         long_sequences_run(&r, UINT32_MAX, whole);
         rig_pages_poison(&r);

@@ -347,7 +347,7 @@ static void lost_link_is_dialled_again_by_itself(void **state)
     assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_EPEER);
     assert_string_equal(rig_wait_link(&t.p, "d0", "up").why, "");
     assert_int_equal(atomic_load(&s.seen), 2);
-    sl_xfer_recv_cancel(t.d.x, &k);
+    assert_int_equal(sl_xfer_recv_cancel(t.d.x, &k), SL_OK);
     rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
     k.epoch++;
     run_halves(&t, &k, p, d);

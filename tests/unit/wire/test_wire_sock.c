@@ -466,7 +466,8 @@ static void client_reconnects_when_its_server_comes_back(void **state)
 }
 
 static const struct sl_secret secret_a = {{1}}, secret_b = {{2}};
-static const struct sl_wire_guard guard_none, guard_a = {&secret_a}, guard_b = {&secret_b};
+static const struct sl_wire_guard guard_none, guard_a = {.secret = &secret_a},
+                                              guard_b = {.secret = &secret_b};
 
 /* Whoever does not know the secret is told so, is heard by nobody, and believes no answer. */
 static void cluster_secret_is_proven_both_ways(void **state)
