@@ -36,10 +36,14 @@ class Browser:
         os.close(there_in)
         os.close(there_out)
         self.rest, self.n_calls, self.session, self.said = b"", 0, None, []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(domain + ".enable")
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.call(domain + ".enable")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def __enter__(self):
         return self

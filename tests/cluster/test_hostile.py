@@ -28,7 +28,7 @@ class Hostile(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.c = cls.enterClassContext(harness.Cluster(prefill=0, decode=0, router_options=[
-            "--receive-timeout-s", str(int(LIMIT_S)), "--max-connections", str(N_IDLE + 200), "--max-body-bytes", "16M"]))
+            "--receive-timeout-s", str(int(LIMIT_S)), "--idle-timeout-s", str(int(LIMIT_S)), "--max-connections", str(N_IDLE + 200), "--max-body-bytes", "16M"]))
 
     def setUp(self):
         self.router = self.c.daemons["router"]
@@ -79,7 +79,7 @@ class Hostile(unittest.TestCase):
     def test_requests_that_drip_in(self):
         """Connections that send a byte now and then for as long as they may."""
         starts = (b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ", head("POST", "/v1/completions", JSON_HEAD + "Content-Length: 100000\r\n") + b"{")
-        with harness.Cluster(prefill=0, decode=0, router_options=["--receive-timeout-s", "1"]) as impatient:
+        with harness.Cluster(prefill=0, decode=0, router_options=["--receive-timeout-s", "5"]) as impatient:
             self.c, self.router = impatient, impatient.daemons["router"]
             sockets = [self.connect() for _ in range(N_SLOW)]
             for i, s in enumerate(sockets):

@@ -11,9 +11,9 @@ from harness import Cluster, at, prompt_of, wait_for
 from streams import Background
 
 N_STREAMS, TOKENS = 16, 120
-# The router's defaults, which the harness replaces by longer ones.
-DEFAULT_BEATS = ["--heartbeat-ms", "1000", "--node-dead-ms", "3000"]
-FAST_PEERS = ["--peer-dead-ms", "3000", "--peer-heartbeat-ms", "200"]
+# Shorter than the harness', so that a node that stops is seen; long enough for the healthy ones, the only other places, on a slow machine.
+BEATS = ["--heartbeat-ms", "1000", "--node-dead-ms", "15000"]
+PEER_BEATS = ["--peer-dead-ms", "15000", "--peer-heartbeat-ms", "200"]
 PAGE = {"X-Sluice-Chunk": "16"}
 
 KINDS = {
@@ -69,7 +69,7 @@ def ask(c, members, mode, headers, salt):
 
 class StreamsSurvive(unittest.TestCase):
     def test_sixteen_streams_of_a_killed_decode_node_go_on(self):
-        with Cluster(decode=2, router_options=DEFAULT_BEATS, hold={"d0": N_STREAMS * TOKENS // 3}) as c:
+        with Cluster(decode=2, router_options=BEATS, hold={"d0": N_STREAMS * TOKENS // 3}) as c:
             prompts = [prompt_of(60, seed=i) for i in range(N_STREAMS)]
             quiet = [Background(c.stream(p, TOKENS, "colocated", at("d1"), cache_salt="base")) for p in prompts]
             want = [choices_of(s.result()) for s in quiet]
@@ -86,7 +86,7 @@ class StreamsSurvive(unittest.TestCase):
             self.assertTrue(hit)
 
     def test_all_kinds_of_streams_outlive_a_decode_and_a_prefill_node_that_stop(self):
-        with Cluster(prefill=2, decode=2, router_options=DEFAULT_BEATS, node_options=FAST_PEERS, hold={"d0": 150, "p0": 20}) as c:
+        with Cluster(prefill=2, decode=2, router_options=BEATS, node_options=PEER_BEATS, hold={"d0": 150, "p0": 20}) as c:
             asked = requests_of_all_kinds(c)
             want = {kind: choices_of(ask(c, m, "colocated", at("d1"), "base")) for kind, m in asked.items()}
             self.assertEqual(want["stop"][0]["finish"], "stop")
@@ -103,8 +103,8 @@ class StreamsSurvive(unittest.TestCase):
                 c.daemons[name].kill(signal.SIGCONT)
 
     def test_streams_outlive_nodes_that_answer_and_compute_nothing(self):
-        stalls = ["--stall-ms", "2000"]
-        with Cluster(prefill=0, decode=1, router_options=["--node-stall-ms", "2000", "--heartbeat-ms", "100"]) as c:
+        stalls = ["--stall-ms", "10000"]
+        with Cluster(prefill=0, decode=1, router_options=["--node-stall-ms", "10000", "--heartbeat-ms", "100"]) as c:
             for name, which in (("p", "sluice-prefill"), ("d", "sluice-decode")):
                 c.start_node(name, which, ["--fault-wedge-step", "12", *stalls])
             c.wait_nodes(3)
@@ -114,7 +114,7 @@ class StreamsSurvive(unittest.TestCase):
             lost_d = Background(c.stream(prompt, TOKENS, "colocated", {**PAGE, **at("d")}, cache_salt="d"))
             self.assertEqual(choices_of(lost_p.result()), want)
             self.assertEqual(choices_of(lost_d.result()), want)
-            self.assertEqual({r["state"] for r in c.nodes() if r["node"] in ("p", "d")}, {"stalled"})
+            wait_for("both to be told as stalled", lambda: {r["state"] for r in c.nodes() if r["node"] in ("p", "d")} == {"stalled"})
             for name in ("p", "d"):  # they would not come to an end
                 c.daemons[name].kill()
                 c.daemons[name].wait()
