@@ -12,6 +12,7 @@ import unittest
 
 import harness
 from harness import LIMIT_S, program, wait_for
+from streams import Background
 
 
 def make_certificate(folder, name):
@@ -41,13 +42,33 @@ class Https(unittest.TestCase):
         finally:
             connection.close()
 
+    def pieces(self, c, cert, path, body):
+        """A generator of what comes of the answer, as it comes."""
+        connection = http.client.HTTPSConnection("127.0.0.1", c.http_port, context=ssl.create_default_context(cafile=cert), timeout=LIMIT_S)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            r = connection.getresponse()
+            self.assertEqual(r.status, 200)
+            while piece := r.read1(65536):
+                yield piece
+        finally:
+            connection.close()
+
     def test_streams_and_new_certificates(self):
-        with harness.Cluster(prefill=0, router_options=["--tls-cert-file", self.cert, "--tls-key-file", self.key]) as c:
+        with harness.Cluster(prefill=0, hold={"d0": 20}, router_options=["--tls-cert-file", self.cert, "--tls-key-file", self.key]) as c:
             body = {"model": "tiny", "prompt": [20, 21, 22], "max_tokens": 40, "ignore_eos": True, "stream": True, "temperature": 0}
-            status, stream = self.ask(c, self.cert, "POST", "/v1/completions", body)
-            self.assertEqual(status, 200, stream)
-            self.assertTrue(stream.endswith(b"data: [DONE]\n\n"))
-            self.assertEqual(stream.count(b"data: {"), 41)
+            # held in its middle, so that what follows comes when the stream has been without a frame
+            stream = Background(self.pieces(c, self.cert, "/v1/completions", body))
+            wait_for("the stream to stand still", lambda: not stream.running() or stream.chunks and "the hold begins" in c.daemons["d0"].log())
+            c.release("d0")
+            text = b"".join(stream.result())
+            self.assertTrue(text.endswith(b"data: [DONE]\n\n"))
+            frames = [json.loads(line[6:]) for line in text.split(b"\n\n") if line.startswith(b"data: {")]
+            self.assertEqual(len(frames), 41)
+            self.assertGreater(len(stream.chunks), 1)
+            status, whole = self.ask(c, self.cert, "POST", "/v1/completions", {**body, "stream": False})
+            self.assertEqual(status, 200, whole)
+            self.assertEqual("".join(f["choices"][0]["text"] for f in frames if f["choices"]), json.loads(whole)["choices"][0]["text"])
             # nothing is told without TLS
             with socket.create_connection(("127.0.0.1", c.http_port), timeout=LIMIT_S) as s:
                 s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
