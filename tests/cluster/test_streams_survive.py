@@ -12,8 +12,8 @@ from streams import Background
 
 N_STREAMS, TOKENS = 16, 120
 # Shorter than the harness', so that a node that stops is seen; long enough for the healthy ones, the only other places, on a slow machine.
-BEATS = ["--heartbeat-ms", "1000", "--node-dead-ms", "15000"]
-PEER_BEATS = ["--peer-dead-ms", "15000", "--peer-heartbeat-ms", "200"]
+BEATS = ["--heartbeat-ms", "1000", "--node-dead-ms", "6000"]
+PEER_BEATS = ["--peer-dead-ms", "6000", "--peer-heartbeat-ms", "200"]
 PAGE = {"X-Sluice-Chunk": "16"}
 
 KINDS = {

@@ -296,8 +296,8 @@ static void lost_control_messages_end_by_deadline(void **state)
         struct xfer_pair t;
         struct sl_xfer_key k = rig_key("lost", 1);
         uint32_t p[8], d[8];
-        pair_open_struck(&t, &s, &(struct rig_opts){.wait_ms = 100});
-        run(&t, &k, p, d, 300);
+        pair_open_struck(&t, &s, &(struct rig_opts){.wait_ms = 500});
+        run(&t, &k, p, d, 600);
         struct sl_xfer_event se = rig_wait(&t.p, SL_XFER_SEND_DONE, &k),
                              r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
         (void)se; /* an answer lost may be made good by the next one */
