@@ -229,14 +229,14 @@ INLINE void sum_tile(enum sl_dtype type, uint32_t rows, const struct sl_segment 
     }
 }
 
-/* By tiles of most rows, then what is left. */
-INLINE void sum_rows(enum sl_dtype type, uint32_t most, const struct sl_segment *w, uint32_t p,
-                     const struct sl_acts *x, uint32_t r0, uint32_t rows, float (*sums)[SL_PANEL])
+/* By tiles, then what is left. */
+INLINE void sum_rows(enum sl_dtype type, const struct sl_segment *w, uint32_t p, const struct sl_acts *x,
+                     uint32_t r0, uint32_t rows, float (*sums)[SL_PANEL])
 {
     uint32_t r = 0;
-    for (; r + most <= rows; r += most)
-        sum_tile(type, most, w, p, x, r0 + r, sums + r);
-    if (most > 2 && r + 2 <= rows) {
+    for (; r + TILE <= rows; r += TILE)
+        sum_tile(type, TILE, w, p, x, r0 + r, sums + r);
+    if (r + 2 <= rows) {
         sum_tile(type, 2, w, p, x, r0 + r, sums + r);
         r += 2;
     }
@@ -249,28 +249,28 @@ void sl_avx2_sum_quantised(const struct sl_segment *w, uint32_t p, const struct 
 {
     switch (w->type) {
     case SL_Q8_0:
-        sum_rows(SL_Q8_0, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q8_0, w, p, x, r0, rows, sums);
         return;
     case SL_Q4_0:
-        sum_rows(SL_Q4_0, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q4_0, w, p, x, r0, rows, sums);
         return;
     case SL_Q4_1:
-        sum_rows(SL_Q4_1, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q4_1, w, p, x, r0, rows, sums);
         return;
     case SL_Q5_0:
-        sum_rows(SL_Q5_0, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q5_0, w, p, x, r0, rows, sums);
         return;
     case SL_Q5_1:
-        sum_rows(SL_Q5_1, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q5_1, w, p, x, r0, rows, sums);
         return;
     case SL_Q4_K:
-        sum_rows(SL_Q4_K, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q4_K, w, p, x, r0, rows, sums);
         return;
     case SL_Q5_K:
-        sum_rows(SL_Q5_K, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q5_K, w, p, x, r0, rows, sums);
         return;
     case SL_Q6_K:
-        sum_rows(SL_Q6_K, TILE, w, p, x, r0, rows, sums);
+        sum_rows(SL_Q6_K, w, p, x, r0, rows, sums);
         return;
     default:
         return;
