@@ -3,8 +3,10 @@ import os
 
 from harness import wait_for
 
-# A process may keep what an allocator needs, and the router the records of its last 5120 requests, 8 KiB each.
-GROWTH_BYTES = 48 << 20
+# What an allocator may keep.
+HEAP_BYTES = 16 << 20
+# The router also keeps the records of its last requests: struct sl_decision (10 KB) with the times between its tokens, its entry in a map.
+RECORDS, RECORD_BYTES = 4096, 11 << 10
 
 
 def n_descriptors(pid):
@@ -33,8 +35,8 @@ class Footprint:
         """A restarted node is measured against the others of its kind."""
         return max(v for n, v in self.descriptors.items() if n[0] == name[0])
 
-    def judge(self, cluster, problems):
-        """Adds a sentence for each process that holds more; the resident memory before and after."""
+    def judge(self, cluster, n_asked, problems):
+        """Adds a sentence for each process that holds more after n_asked requests; the resident memory before and after."""
         out = {}
         for name, d in cluster.daemons.items():
             pid = d.process.pid
@@ -46,6 +48,7 @@ class Footprint:
             now = resident_bytes(pid)
             out[name] = [self.resident[name], now]
             same = pid == self.pids[name]
-            if same and now > self.resident[name] + GROWTH_BYTES and not sanitized(os.readlink(f"/proc/{pid}/exe")):
+            may_grow = HEAP_BYTES + (min(n_asked, RECORDS) * RECORD_BYTES if name == "router" else 0)
+            if same and now > self.resident[name] + may_grow and not sanitized(os.readlink(f"/proc/{pid}/exe")):
                 problems.append(f"{name} grew from {self.resident[name]} to {now} bytes")
         return out
