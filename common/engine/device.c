@@ -22,7 +22,7 @@
 #define LOGITS_BYTES   (32u << 20)
 #define LOGIT_ROWS_MIN 16u
 #define PACE_LATE_US                                                                                         \
-    3000u /* between two paced steps: more is not this computer's lateness, the node was idle */
+    2000000u /* a paced node further behind than that stood still: it does not make up for it */
 
 struct sl_device {
     const struct sl_engine_conf *conf; /* until opened */
@@ -215,30 +215,30 @@ static void wedge(void)
         pause();
 }
 
-/* When another machine would have begun this step: at once behind the last one where this computer only woke late,
- * or a rehearsal on a busy computer is slower than what it rehearses. */
-static uint64_t paced_start(const struct sl_device *d)
+uint64_t sl_pace_start_us(uint64_t due_us, uint64_t ready_us, uint64_t now_us)
 {
-    uint64_t now = d->clock_us();
-    return now > d->pace_due_us && now - d->pace_due_us < PACE_LATE_US ? d->pace_due_us : now;
+    uint64_t start_us = due_us > ready_us ? due_us : ready_us;
+    return start_us < now_us && now_us - start_us < PACE_LATE_US ? start_us : now_us;
 }
 
-/* Another machine's step: sleeps until it would be over there. */
-static void keep_pace(struct sl_device *d, const struct sl_step *st, uint64_t start_us)
+/* Another machine's step, which began at began_us: sleeps until it would be over there. That this thread then wakes
+ * late is no part of it. Returns how long it took. */
+static uint64_t keep_pace(struct sl_device *d, const struct sl_step *st, uint64_t began_us)
 {
-    d->pace_due_us = start_us + (uint64_t)(1e3 * sl_cost_predict_ms(&d->pace, &st->load));
-    uint64_t now = d->clock_us();
+    uint64_t pace_us = (uint64_t)(1e3 * sl_cost_predict_ms(&d->pace, &st->load)), now = d->clock_us();
+    d->pace_due_us = sl_pace_start_us(d->pace_due_us, st->ready_us, began_us) + pace_us;
     if (now >= d->pace_due_us)
-        return;
+        return now - began_us > pace_us ? now - began_us : pace_us;
     uint64_t left_us = d->pace_due_us - now;
     struct timespec t = {.tv_sec = (time_t)(left_us / 1000000), .tv_nsec = (long)(left_us % 1000000 * 1000)};
     while (nanosleep(&t, &t) != 0 && errno == EINTR)
         ;
+    return pace_us;
 }
 
 static void run(struct sl_device *d, struct sl_step *st)
 {
-    uint64_t start = d->pace.n_points ? paced_start(d) : d->clock_us();
+    uint64_t began = d->clock_us();
     if (d->steps_to_wedge && --d->steps_to_wedge == 0)
         wedge();
     sl_alloc_guard_on("step");
@@ -249,9 +249,8 @@ static void run(struct sl_device *d, struct sl_step *st)
                        st->sampled + first);
     }
     sl_alloc_guard_off();
-    if (d->pace.n_points)
-        keep_pace(d, st, start);
-    st->actual_ms = (double)(d->clock_us() - start) / 1e3;
+    uint64_t took_us = d->pace.n_points ? keep_pace(d, st, began) : d->clock_us() - began;
+    st->actual_ms = (double)took_us / 1e3;
 }
 
 static void set_idle(struct sl_device *d)

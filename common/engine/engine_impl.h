@@ -56,6 +56,7 @@ struct sl_seq {
     uint32_t drafted, accepted;
     uint32_t chunks, largest_chunk, prompt_tokens_computed, preemptions;
     uint64_t opened_us, admitted_us, prefilled_us;
+    uint64_t ready_us; /* since when nothing outside of the node keeps it from running */
 };
 
 #define SL_NO_OUT UINT32_MAX
@@ -73,6 +74,7 @@ struct sl_step {
     struct sl_sampled *sampled;
     struct sl_step_load load;
     uint32_t n_decode; /* the first runs are those of decoding sequences */
+    uint64_t ready_us; /* since when one of its sequences could have run */
     double predicted_ms, actual_ms;
 };
 
@@ -99,6 +101,10 @@ const struct sl_cost_model *sl_device_first_cost(const struct sl_device *d, doub
 /* Keeps what was learnt for the next start, when there is a cache. */
 void sl_device_keep_cost(const struct sl_device *d, const struct sl_cost_model *m);
 uint64_t sl_device_progress(const struct sl_device *d);
+/* When another machine would have begun a step that begins now here: as soon as it had work (ready_us) and was done
+ * with the step before (due_us). That this computer woke late it makes up for, or a rehearsal beside other work
+ * would be slower than what it rehearses. */
+uint64_t sl_pace_start_us(uint64_t due_us, uint64_t ready_us, uint64_t now_us);
 
 /* ---- profile.c ---- */
 struct sl_profile_target {

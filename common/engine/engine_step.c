@@ -264,12 +264,15 @@ static void add_run(struct sl_engine *e, struct sl_seq *s, uint32_t first_pos, u
     }
     b->n_runs++;
     s->in_step = true;
+    if (s->ready_us < st->ready_us)
+        st->ready_us = s->ready_us;
 }
 
 static void build(struct sl_engine *e, uint32_t n_decode, const struct sl_plan *plan)
 {
     struct sl_step *st = &e->step;
     st->batch = (struct sl_batch){.tokens = st->tokens, .runs = st->runs, .out_rows = st->out_rows};
+    st->ready_us = UINT64_MAX;
     for (uint32_t i = 0; i < n_decode; i++) {
         struct sl_seq *s = e->decode_seqs[i];
         add_run(e, s, s->n_tokens - 1, 1 + s->n_drafts, 1 + s->n_drafts);

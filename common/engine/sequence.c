@@ -148,6 +148,7 @@ enum sl_err sl_engine_seq_open(struct sl_engine *e, const struct sl_seq_spec *sp
         .hashes = hashes,
         .opened_us = e->clock_us(),
     };
+    s->ready_us = s->opened_us;
     sl_spec_record_init(&s->record);
     if (sp) {
         s->sampling = *sp;
@@ -283,6 +284,7 @@ void sl_engine_seq_ready(struct sl_engine *e, struct sl_seq *s, uint32_t n_token
     sl_seq_share_pages(s);
     if (n_tokens < s->remote_to)
         return;
+    s->ready_us = e->clock_us();
     if (n_tokens < sl_seq_goal(s))
         s->state = SL_SEQ_PREFILL;
     else if (!sl_seq_samples(s))
@@ -299,6 +301,7 @@ void sl_engine_seq_first_token(struct sl_engine *e, struct sl_seq *s, const stru
     bool ready = s->state == SL_SEQ_REMOTE && s->computed == s->n_tokens;
     if (s->sampled || (!ready && !preempted))
         return;
+    s->ready_us = e->clock_us();
     sl_seq_append(s, t, false);
     if (!preempted)
         sl_seq_share_pages(s);
@@ -313,6 +316,7 @@ void sl_engine_seq_go_local(struct sl_engine *e, struct sl_seq *s)
     /* the last token's row is computed here to sample; its page is private still */
     if (s->computed >= s->n_tokens && sl_seq_samples(s))
         s->computed = s->n_tokens - 1;
+    s->ready_us = e->clock_us();
     s->state = SL_SEQ_PREFILL;
 }
 
@@ -320,6 +324,8 @@ void sl_engine_seq_grant(struct sl_engine *e, struct sl_seq *s)
 {
     SL_ASSERT(s->e == e && !s->closing);
     s->granted = true;
+    if (s->state == SL_SEQ_WAITING) /* perhaps for the grant */
+        s->ready_us = e->clock_us();
 }
 
 void sl_engine_seq_pin(struct sl_engine *e, struct sl_seq *s, bool pinned)

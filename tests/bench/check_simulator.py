@@ -10,6 +10,7 @@ all but the engine, also on a busy computer and with more nodes than it has core
 predicted TTFT by 20 % at most (medians). On a machine with other work the figures say more about that work.
 """
 import argparse
+import collections
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ PACED_CONTEXT = 16384  # of the tiny model: the longest request of the conversat
 SPEED_TRIES = 8
 BARS = {"p50": 0.15, "p90": 0.25, "p99": None}
 STEP_BAR, TTFT_BAR = 0.10, 0.20
+REAL_MODE, SIMULATED_MODE = 8, 5  # of a request in their results
 
 
 def bench(command, *options):
@@ -44,7 +46,12 @@ def snapshot(url, path, nodes):
 def simulate(cluster, trace, mode, noise=0.0):
     """What clients allow is what comes, as in replay; the nodes have learnt already, so nothing is left out at the beginning."""
     return bench("simulate", "--cluster", cluster, *trace, "--arms", mode, "--cost-error", 0, "--noise", noise, "--warm-up", 0, "--max-tokens", 1,
-                 "--quiet", "true")["arms"][0]
+                 "--quiet", "true", "--each", "true")["arms"][0]
+
+
+def placed(rows, at):
+    """How many requests ran in which mode; where that stands in a row of replay's or simulate's result."""
+    return ", ".join(f"{n} {mode}" for mode, n in sorted(collections.Counter(r[at] for r in rows if r and len(r) > at).items()))
 
 
 def find_speed(cluster, trace, mode, load):
@@ -124,9 +131,10 @@ def main():
     for name, value, bar in [*((f"step time of {n}", v, STEP_BAR) for n, v in errors.items()), ("TTFT", result["ttft_error_p50"], TTFT_BAR)]:
         failed += [] if value <= bar else [f"prediction of {name}"]
         print(f"| prediction of {name}, median error | | | {100 * value:.0f} % | {100 * bar:.0f} %{'' if value <= bar else ' not met'} |")
+    print(f"\nplaced on the cluster: {placed(real['requests'], REAL_MODE)}; simulated: {placed(simulated['requests'], SIMULATED_MODE)}")
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({**result, "not_met": failed}, f, indent=1)
+            json.dump({**result, "not_met": failed, "requests": real["requests"], "simulated_requests": simulated["requests"]}, f, indent=1)
     return 1 if failed else 0
 
 

@@ -87,6 +87,7 @@ struct replay {
     uint32_t n_alone;
     struct sl_job *jobs;     /* [trace.n] */
     double *predicted_ms;    /* [trace.n] TTFT when it was placed; NaN = not known */
+    json_t **placed;         /* [trace.n] [mode, P, split, D]; NULL = not known */
     struct sl_samples error; /* |predicted - real| / real, both by the router's clock */
 };
 
@@ -214,6 +215,12 @@ static void read_record(struct replay *r, size_t i)
             r->predicted_ms[i] = strtod(predicted, NULL);
             sl_samples_add(&r->error, fabs(r->predicted_ms[i] / strtod(real, NULL) - 1));
         }
+        if (predicted)
+            r->placed[i] =
+                json_pack("[s, s, I, s]", sl_info_cell(record, "placements", 0, "mode"),
+                          sl_info_cell(record, "placements", 0, "P"),
+                          (json_int_t)strtoll(sl_info_cell(record, "placements", 0, "s"), NULL, 10),
+                          sl_info_cell(record, "placements", 0, "D"));
         json_decref(record);
     }
     sl_free(op);
@@ -227,8 +234,8 @@ static bool within_limits(const struct replay *r, size_t i)
            sl_job_gap_max_ms(j) <= r->o->slo_gap * a.tpot_ms;
 }
 
-/* [at_s, prompt, output, ttft_ms, second_ms, tpot_ms, gap_max_ms, predicted_ttft_ms] of each request; null
- * behind the output where there was no answer. */
+/* [at_s, prompt, output, ttft_ms, second_ms, tpot_ms, gap_max_ms, predicted_ttft_ms, mode, P, split, D] of each
+ * request; nothing behind the output where there was no answer, nor behind the prediction without a record. */
 static json_t *report_requests(const struct replay *r)
 {
     json_t *list = json_array();
@@ -244,6 +251,8 @@ static json_t *report_requests(const struct replay *r)
             json_array_append_new(row, json_real(sl_job_gap_max_ms(j)));
             json_array_append_new(row,
                                   isnan(r->predicted_ms[i]) ? json_null() : json_real(r->predicted_ms[i]));
+            if (r->placed[i])
+                json_array_extend(row, r->placed[i]);
         }
         json_array_append_new(list, row);
     }
@@ -341,6 +350,7 @@ static int run(const void *options, struct sl_why *why)
         goto done;
     r.jobs = sl_xcalloc(r.trace.n, sizeof *r.jobs);
     r.predicted_ms = sl_xcalloc(r.trace.n, sizeof *r.predicted_ms);
+    r.placed = sl_xcalloc(r.trace.n, sizeof(json_t *));
     char salt[32];
     snprintf(salt, sizeof salt, "%" PRIx64, sl_random_u64());
     for (size_t i = 0; i < r.trace.n; i++)
@@ -353,7 +363,10 @@ done:
     for (size_t i = 0; i < r.trace.n && r.jobs; i++)
         sl_job_fini(&r.jobs[i]);
     sl_free(r.jobs);
+    for (size_t i = 0; i < r.trace.n && r.placed; i++)
+        json_decref(r.placed[i]);
     sl_free(r.predicted_ms);
+    sl_free(r.placed);
     sl_samples_fini(&r.error);
     sl_trace_close(&r.trace);
     sl_agents_close(r.agents);

@@ -29,7 +29,7 @@ struct options {
     uint32_t prefill, decode, requests, max_tokens, max_total, seeds;
     double speed, rate, token_scale, slo_ttft, slo_gap, cost_error, noise, share, warm_up;
     uint64_t seed;
-    bool capacity, quiet;
+    bool capacity, quiet, each;
 };
 
 #define AT(m) offsetof(struct options, m)
@@ -73,6 +73,7 @@ static const struct sl_conf_opt option_table[] = {
     {"seeds", SL_CONF_U32, AT(seeds), "1", "runs with seed, seed + 1, .., judged together", 1, 1000, NULL},
     {"quiet", SL_CONF_BOOL, AT(quiet), "false", "no progress line", 0, 0, NULL},
     {"json", SL_CONF_STRING, AT(json), NULL, "write the whole result there", 0, 0, NULL},
+    {"each", SL_CONF_BOOL, AT(each), "false", "with every request in it", 0, 0, NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
 struct arm {
@@ -224,6 +225,23 @@ static json_t *report_misses(const struct options *o, const struct sim_result *r
     return doc;
 }
 
+/* [ttft_ms, second_ms, tpot_ms, gap_max_ms, predicted_ttft_ms, mode, P, split, D] of each request, nodes by number;
+ * null when it was refused or not finished. */
+static json_t *report_each(const struct sim_result *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->n; i++) {
+        const struct sim_outcome *q = &r->outcomes[i];
+        json_array_append_new(
+            list, q->done ? json_pack("[f, f, f, f, f, s, I, I, I]", (double)q->ttft, (double)q->second,
+                                      (double)q->tpot, (double)q->gap_max, (double)q->predicted_ttft,
+                                      sl_place_mode_name(q->mode), (json_int_t)q->prefilled_by,
+                                      (json_int_t)q->split, (json_int_t)q->decoded_by)
+                          : json_null());
+    }
+    return list;
+}
+
 static json_t *report_arm(const struct options *o, const struct arm *a, const struct sim_result *r,
                           double speed, double share)
 {
@@ -257,6 +275,8 @@ static json_t *report_arm(const struct options *o, const struct arm *a, const st
     printf("%-16s step prediction off by %.1f %% (median); %" PRIu64 " steps in %.1f s\n", "",
            100 * r->step_error, r->steps, r->wall_s);
     json_object_set_new(doc, "placed", report_misses(o, r));
+    if (o->each)
+        json_object_set_new(doc, "requests", report_each(r));
     return doc;
 }
 

@@ -79,9 +79,10 @@ struct sim_conf {
 struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it was refused */
     bool done, refused;
     uint32_t class;
-    uint32_t decoded_by;     /* node, counted over the groups in order */
-    float waited;            /* at the router, for its turn */
-    enum sl_place_mode mode; /* what its placement was */
+    uint32_t decoded_by;          /* node, counted over the groups in order */
+    uint32_t prefilled_by, split; /* of [0, split); split = 0: decoded_by did it all */
+    float waited;                 /* at the router, for its turn */
+    enum sl_place_mode mode;      /* what its placement was */
     float ttft, second, tpot, gap_max;
     float alone_ttft, alone_gap; /* on an idle node of the kind it decoded on: what SLOs are multiples of */
     float predicted_ttft;

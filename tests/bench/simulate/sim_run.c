@@ -279,6 +279,8 @@ static void record(struct sim_job *j)
         .class = o->class,
         .waited = o->waited,
         .decoded_by = (uint32_t)(j->d.node - r->nodes),
+        .prefilled_by = j->split ? (uint32_t)(j->p.node - r->nodes) : 0,
+        .split = j->split,
         .mode = j->mode,
         .ttft = (float)((j->first_s - j->arrived_s) * 1e3),
         .second = (float)((j->second_s - j->arrived_s) * 1e3),
