@@ -134,9 +134,8 @@ static const struct sl_conf_opt table[] = {
      "what one API key's prompts left in the prefix cache is of no use to another key, and no sign of it", 0,
      0, NULL},
     {"open_admin", SL_CONF_BOOL, AT(open_admin), "false",
-     "without API keys: let other machines too read /metrics and /load and use /sluice/v1; with keys that "
-     "takes "
-     "one with admin=yes",
+     "without API keys: let everybody read /metrics and /load and use /sluice/v1, not only root and the "
+     "router's user on its own machine; with keys that takes one with admin=yes",
      0, 0, NULL},
     {"tls_cert_file", SL_CONF_STRING, AT(tls_cert_file), NULL,
      "certificate in PEM, with what lies between it and its root behind it: the API then speaks HTTPS alone; "

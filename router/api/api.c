@@ -196,7 +196,7 @@ const struct sl_api_key *sl_api_key(const struct sl_api *a, const struct sl_http
 static bool may_operate(const struct sl_api *a, const struct sl_http_call *c)
 {
     const struct sl_api_key *key = sl_api_key(a, c);
-    return a->conf.keys ? key && key->limits.admin : a->conf.open_admin || sl_http_is_local(c);
+    return a->conf.keys ? key && key->limits.admin : a->conf.open_admin || sl_http_is_owner(c);
 }
 
 static bool is_json(struct sl_http_call *c)
@@ -241,7 +241,8 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
                 .err = SL_EDENIED,
                 .status = 403,
                 .message = a->conf.keys ? "This is for operators: give a key that has admin=yes."
-                                        : "This is for operators: ask from the router's own machine, or set "
+                                        : "This is for operators: ask on the router's own machine as root or "
+                                          "as the router's user, by an address or as localhost, or set "
                                           "api_key_file or open_admin."});
     } else if (is_strange_page(c, path)) {
         sl_http_answer_error(

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 
 #include "common/base/clock.h"
@@ -95,35 +94,6 @@ void sl_http_body(const struct sl_http_call *c, const char **bytes, size_t *n)
 {
     *bytes = c->body.len ? c->body.data : "";
     *n = c->body.len;
-}
-
-static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
-{
-    if (a->sa_family != b->sa_family)
-        return false;
-    if (a->sa_family == AF_INET6)
-        return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr,
-                      sizeof(struct in6_addr)) == 0;
-    return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
-           ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
-}
-
-bool sl_http_is_local(const struct sl_http_call *c)
-{
-    static const char *const of_proxies[] = {"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"};
-    struct sockaddr_storage client, here;
-    socklen_t n_client = sizeof client, n_here = sizeof here;
-    for (size_t i = 0; i < SL_COUNTOF(of_proxies); i++)
-        if (sl_http_header(c, of_proxies[i]))
-            return false;
-    if (getpeername(c->conn->fd, (struct sockaddr *)&client, &n_client) != 0 ||
-        getsockname(c->conn->fd, (struct sockaddr *)&here, &n_here) != 0)
-        return false;
-    /* over loopback only this machine reaches itself */
-    return same_address((struct sockaddr *)&client, (struct sockaddr *)&here) ||
-           (client.ss_family == AF_INET &&
-            ntohl(((struct sockaddr_in *)(void *)&client)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET);
 }
 
 uint64_t sl_http_arrived_us(const struct sl_http_call *c)

@@ -62,9 +62,9 @@ sl_http_server_open_calls(const struct sl_http_server *s); /* requests not answe
 /* True when conf.listen is an address other machines may reach. SL_ECONFIG as open. */
 SL_MUST_CHECK enum sl_err sl_http_listen_is_public(const char *listen, bool *is_public, struct sl_why *why);
 
-/* True when the client is on this machine: over loopback or from the very address it reached; and no proxy in
- * between says that it speaks for another. check() and handle(). */
-bool sl_http_is_local(const struct sl_http_call *c);
+/* True when the client is a process of root or of this process's user on this machine, called it by an address or
+ * as localhost, and no proxy says that it speaks for another. check() and handle(). */
+bool sl_http_is_owner(const struct sl_http_call *c);
 
 /* What came. Valid inside check() and handle(). */
 const char *sl_http_method(const struct sl_http_call *c);

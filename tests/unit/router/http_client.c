@@ -48,7 +48,7 @@ void http_request(struct http_client *c, const char *method, const char *path, c
 {
     struct sl_buf b;
     sl_buf_init(&b, 256u << 20);
-    sl_buf_printf(&b, "%s %s HTTP/1.1\r\nHost: x\r\n", method, path);
+    sl_buf_printf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n", method, path);
     sl_buf_puts(&b, headers);
     if (body)
         sl_buf_printf(&b, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));

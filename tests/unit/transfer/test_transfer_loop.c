@@ -457,12 +457,36 @@ static void node_that_computes_nothing_gives_its_transfers_up(void **state)
     }
 }
 
+/* Where the ids are neighbours at both ends. */
+static void neighbouring_pages_go_in_one_message(void **state)
+{
+    static const uint32_t p[2][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {3, 4, 5, 6, 11, 10, 9, 20}},
+                          d[2][8] = {{20, 21, 22, 23, 24, 25, 26, 27}, {8, 9, 30, 31, 32, 2, 1, 5}};
+    static const int messages[2] = {1, 6}; /* the second: 2 pages, 2, and four alone */
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct strike s = {.type = SL_KV_PAGES}; /* strikes none */
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("run", 1);
+        pair_open_struck(&t, &s, NULL);
+        pair_fill(&t, 1, p[i], 8);
+        pair_begin(&t, &k, 8 * PT, d[i], 0);
+        assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p[i], 8 * PT), SL_OK);
+        assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
+        assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
+        pair_check(&t, 1, d[i], 0, 8);
+        assert_int_equal(atomic_load(&s.seen), messages[i]);
+        pair_close_struck(&t);
+    }
+}
+
 int main(void)
 {
 #define ENTRY(name) cmocka_unit_test(loop_##name),
     const struct CMUnitTest tests[] = {
         XFER_EACH_CASE(ENTRY) cmocka_unit_test(corrupt_page_is_sent_again_once),
         cmocka_unit_test(corrupt_commit_is_sent_again_once),
+        cmocka_unit_test(neighbouring_pages_go_in_one_message),
         cmocka_unit_test(corrupt_twice_ends_it_and_degrades_the_link),
         cmocka_unit_test(digests_off_let_damage_through),
         cmocka_unit_test(giving_up_with_payloads_pending_waits_for_them),

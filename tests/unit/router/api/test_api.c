@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
@@ -440,7 +441,7 @@ static void page_asks_for_no_key_and_its_data_do(void **state)
         {"/ui/ui.js", "", 200, "text/javascript; charset=utf-8"},
         {"/ui/../main.c", "", 404, "application/json"},
         {"/ui/", "Origin: https://page.example\r\n", 403, "application/json"},
-        {"/ui/ui.js", "Origin: https://x\r\n", 200, "text/javascript; charset=utf-8"},
+        {"/ui/ui.js", "Origin: https://localhost\r\n", 200, "text/javascript; charset=utf-8"},
         {"/ui/ui.js", "Origin: null\r\n", 403, "application/json"},
         {"/ui/state", "", 401, "application/json"},
         {"/ui/steps/0", "", 401, "application/json"},
@@ -605,8 +606,62 @@ static int close_all(void **state)
     return 0;
 }
 
+/* What another user of this machine hears: a proxy, say, that adds no header. */
+static int status_for_nobody(uint16_t port)
+{
+    enum { SAME = -1, NOBODY = 65534 };
+    struct http_reply r;
+    /* the call of the kernel, unlike the library's, is of this thread alone */
+    assert_int_equal(syscall(SYS_setresuid, SAME, NOBODY, SAME), 0);
+    http_once(port, "GET", "/metrics", "", NULL, &r);
+    assert_int_equal(syscall(SYS_setresuid, SAME, 0, SAME), 0);
+    int status = r.status;
+    http_reply_fini(&r);
+    return status;
+}
+
+static void operators_paths_are_not_for_other_users_of_this_machine(void **state)
+{
+    (void)state;
+    struct rig rig;
+    if (geteuid() != 0)
+        skip();
+    open_rig(&rig, NULL);
+    assert_int_equal(status_for_nobody(rig.port), 403);
+    assert_int_equal(ask(&rig, "GET", "/metrics", "", NULL, NULL), 200);
+    close_rig(&rig);
+}
+
+/* By a name: a proxy that keeps its clients' word for it, or a page in a browser here whose name points here. */
+static void operators_paths_are_not_for_who_calls_this_machine_by_a_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *host;
+        int status;
+    } cases[] = {
+        {"localhost", 200},  {"LocalHost:8000", 200}, {"127.0.0.1:8000", 200},         {"10.0.0.1", 200},
+        {"[::1]:8000", 200}, {"page.example", 403},   {"localhost.page.example", 403}, {"127.1", 403},
+        {"::1", 403},        {"[page]", 403}};
+    struct rig rig;
+    open_rig(&rig, NULL);
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct http_client c;
+        struct http_reply r;
+        char text[128];
+        int n = snprintf(text, sizeof text, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", cases[i].host);
+        http_connect(&c, rig.port);
+        http_send(&c, text, (size_t)n);
+        http_read(&c, &r);
+        assert_int_equal(r.status, cases[i].status);
+        http_reply_fini(&r);
+        http_close(&c);
+    }
+    close_rig(&rig);
+}
+
 /* A proxy on this machine speaks for others. */
-static void operators_paths_are_for_this_machine_or_an_operators_key(void **state)
+static void operators_paths_are_for_the_owner_or_an_operators_key(void **state)
 {
     (void)state;
     static const char *const paths[] = {"/metrics", "/load", "/v1/load", "/sluice/v1/status"};
@@ -682,7 +737,9 @@ int main(void)
         cmocka_unit_test(information_has_the_members_tools_read),
         cmocka_unit_test(tokenize_speaks_both_dialects_and_goes_round),
         cmocka_unit_test(ids_are_the_clients_or_ours),
-        cmocka_unit_test(operators_paths_are_for_this_machine_or_an_operators_key),
+        cmocka_unit_test(operators_paths_are_for_the_owner_or_an_operators_key),
+        cmocka_unit_test(operators_paths_are_not_for_other_users_of_this_machine),
+        cmocka_unit_test(operators_paths_are_not_for_who_calls_this_machine_by_a_name),
         cmocka_unit_test(key_over_its_limit_is_429_with_a_time),
         cmocka_unit_test(draining_refuses_new_requests_and_closing_ends_the_old_in_words),
     };
