@@ -1,11 +1,12 @@
 /* decode_node/decode_node.h - the duty of decoding: take a request, get the KV of its prompt (from a prefill
  * node, computed here, or both), and send its tokens.
  *
- *     waiting --admitted--> [ remote: grant given, pages arrive ] --> [ prefill here from s on ] --> decoding
- * --> ended the prefill node is lost: s := what was committed, the rest is computed here
+ *     waiting --admitted--> [ remote: grant given, pages arrive ] --> [ prefill here from s on ]
+ *             --> decoding --> ended
+ *     the prefill node is lost: s := what was committed, the rest is computed here
  *
  * decode_intake.c: the command becomes a sequence. grants.c: pages from the prefill node. token_out.c: tokens
- * and the end. */
+ * and the end. Threads: engine thread. */
 #ifndef SLUICE_DECODE_NODE_DECODE_NODE_H
 #define SLUICE_DECODE_NODE_DECODE_NODE_H
 

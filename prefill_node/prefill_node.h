@@ -1,11 +1,11 @@
 /* prefill_node/prefill_node.h - the duty of prefilling for another node: compute the KV of tokens [0, s),
  * push its pages to the decode node under its grant, and when s is the whole prompt sample the first token.
  *
- *     waiting --admitted--> admitted --chunk--> computing --all of [0, s) sent and committed--> ended
- * (PREFILLED) the grant comes any time; without it at most ungranted_pages are filled and nothing is sent
+ *     waiting --admitted--> admitted --chunk--> computing --all of [0, s) sent and committed--> PREFILLED
+ *     the grant comes any time; without it at most ungranted_pages are filled and nothing is sent
  *
  * prefill_intake.c: the command becomes a sequence and a send session. kv_push.c: what happens until the end.
- */
+ * Threads: engine thread. */
 #ifndef SLUICE_PREFILL_NODE_PREFILL_NODE_H
 #define SLUICE_PREFILL_NODE_PREFILL_NODE_H
 

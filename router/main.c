@@ -158,8 +158,7 @@ static const struct sl_conf_opt table[] = {
     {"max_unread_bytes", SL_CONF_BYTES, AT(max_unread_bytes), "4M",
      "a stream's bytes its client may leave unread before it is cut", 65536, 0x1p32, NULL},
     {"max_unread_total_bytes", SL_CONF_BYTES, AT(max_unread_total_bytes), "256M",
-     "bytes that all clients together may leave unread; then streams that have more than an even share of it "
-     "are "
+     "bytes that all clients together may leave unread; then whoever has more than an even share of it is "
      "cut",
      65536, 0x1p40, NULL},
     {"api_threads", SL_CONF_U32, AT(api_threads), "1", "threads for JSON, templates and tokens", 1, 64, NULL},

@@ -2,7 +2,8 @@
  * files, profiles of the cost model.
  *
  * Everything in it may be deleted at any time, and nothing in it is trusted: readers check digests and keys.
- * Files appear whole (temporary name, then rename), so any number of processes may share the folder. */
+ * Files appear whole (temporary name, then rename), so any number of threads and processes may share the
+ * folder. */
 #ifndef SLUICE_COMMON_BASE_CACHE_DIR_H
 #define SLUICE_COMMON_BASE_CACHE_DIR_H
 

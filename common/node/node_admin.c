@@ -12,8 +12,8 @@
 #include "common/base/mem.h"
 #include "common/node/node_router.h"
 
-#define MAX_KEYS    128
-#define VALUE_BYTES 512
+#define MAX_KEYS    128 /* options of a node: more than twice as many as there are */
+#define VALUE_BYTES 512 /* of an option's value; a longer one is cut where it is shown */
 
 struct say { /* the answer; texts live here until it is sent */
     enum sl_err code;

@@ -1,5 +1,5 @@
 /* common/node/node_life.h - the life of a node daemon: options, start, signals, drain, exit. Both daemons'
- * main() is this. */
+ * main() is this. Threads: called in main() only. */
 #ifndef SLUICE_COMMON_NODE_NODE_LIFE_H
 #define SLUICE_COMMON_NODE_NODE_LIFE_H
 

@@ -432,6 +432,16 @@ void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why)
     }
 }
 
+void sl_recv_peer_refused(struct sl_xfer *x, const struct sl_peer *p, const char *why)
+{
+    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
+    {
+        struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
+        if (r->state == SL_RECV_WAIT && sl_peer_is(p, r->from.name, r->from.boot_id))
+            close_session(x, r, SL_EPEER, why);
+    }
+}
+
 void sl_recv_tick(struct sl_xfer *x, uint64_t now)
 {
     SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)

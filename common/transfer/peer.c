@@ -128,6 +128,7 @@ static void inherit(struct sl_peer *p, struct sl_peer *old)
     if (old->ref.boot_id == p->ref.boot_id) {
         sl_count_add(&p->count, &old->count);
         old->count = (struct sl_xfer_totals){0};
+        p->retry_wait_ms = old->retry_wait_ms;
     }
     p->degraded_until_ms = old->degraded_until_ms;
 }
@@ -224,14 +225,22 @@ static void back_off(struct sl_peer *p)
         p->retry_wait_ms < SL_XFER_RETRY_MAX_MS / 2 ? p->retry_wait_ms * 2 : SL_XFER_RETRY_MAX_MS;
 }
 
+/* A link that shakes hands and then breaks at the first payload, as where NCCL cannot connect, is dialled ever more
+ * rarely too: only what a link carries says that it is well. */
+static void carried(struct sl_peer *p)
+{
+    p->retry_wait_ms = SL_XFER_RETRY_MS;
+}
+
 static void came_up(struct sl_peer *p)
 {
     p->state = SL_PEER_UP;
     if (p->x->ops->admit)
         p->x->ops->admit(p->conn);
     p->down_since_ms = 0;
-    p->retry_wait_ms = SL_XFER_RETRY_MS;
     p->why[0] = 0;
+    if (!p->x->conf.link_test)
+        carried(p);
 }
 
 /* A lost peer is tried again, or forgotten: p may be gone after this. One that said goodbye comes back as
@@ -311,8 +320,10 @@ static void judge_hello(struct sl_peer *p, const struct sl_kv_hello *theirs)
                         ? sl_kv_identity_match(&mine, theirs, &why)
                         : sl_why_set(&why, SL_EPEER, "another start of node %s was asked for", mine.id.name);
     answer_hello(p, e, why.text);
-    if (e)
+    if (e) {
+        sl_recv_peer_refused(x, p, why.text);
         return;
+    }
     fence_others(p);
     came_up(p);
     SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
@@ -475,6 +486,7 @@ static void take_probe_ack(struct sl_peer *p, uint64_t round)
     }
     double wire_us = p->large_us > p->small_us + 1 ? p->large_us - p->small_us : 1;
     p->latency_us = p->small_us / 2;
+    carried(p);
     set_rate(p, (double)SL_XFER_PROBE_BYTES / wire_us * 1e6);
     bool slow = p->bytes_per_s < SL_XFER_SLOW_MB_PER_S * 1e6;
     snprintf(p->why, sizeof p->why, "%s", slow ? slow_link : "");

@@ -260,6 +260,8 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
                      size_t len, struct sl_link_rx *rx);
 void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e);
 void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why);
+/* Sessions that wait for p's ANNOUNCE would do so in vain. p has proven the secret, where there is one. */
+void sl_recv_peer_refused(struct sl_xfer *x, const struct sl_peer *p, const char *why);
 void sl_recv_tick(struct sl_xfer *x, uint64_t now_ms);
 void sl_recv_give_up_all(struct sl_xfer *x, const char *why);
 void sl_recv_free_all(struct sl_xfer *x);

@@ -6,7 +6,7 @@
 
 /* At first; a step of 512 rows over 1000 pages each takes half of it. */
 #define RING_BYTES ((size_t)4 << 20)
-#define RING_ALIGN ((size_t)16)
+#define RING_ALIGN ((size_t)16) /* bytes: vector loads of the kernels */
 
 static enum sl_err ring_open(struct sl_dev *d, struct cuda_ring *r, size_t bytes)
 {

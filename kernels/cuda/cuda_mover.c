@@ -9,7 +9,7 @@
 #include <string.h>
 #include "common/base/mem.h"
 
-#define TICKETS 32u
+#define TICKETS 32u /* calls on their way at once; one more waits for the oldest */
 
 struct lists {
     uint32_t *pages;              /* [n_slots] */

@@ -2,7 +2,7 @@
  * sluicectl and GET /sluice/v1/<op>.
  *
  * Everything lives in the builder's arena until sl_admin_out_fini(). Cells are text; "-" stands for what is
- * not known. */
+ * not known. Threads: of one builder, whoever builds. */
 #ifndef SLUICE_ROUTER_ADMIN_ADMIN_OUT_H
 #define SLUICE_ROUTER_ADMIN_ADMIN_OUT_H
 

@@ -13,9 +13,9 @@
 #include "proto/sluice.pb-c.h"
 
 #define SL_STEP_LOG      32768u /* steps: half a minute of ten nodes at 100 steps a second */
-#define SL_TRANSFER_LOG  2048u
-#define SL_STEP_LANES    1024u /* as many nodes as a router may have */
-#define SL_STEP_READ_MAX 8192u /* steps in one answer */
+#define SL_TRANSFER_LOG  2048u  /* transfers: half a minute of 60 requests a second in mode pd */
+#define SL_STEP_LANES    1024u  /* as many nodes as a router may have */
+#define SL_STEP_READ_MAX 8192u  /* steps in one answer */
 
 struct sl_step_log; /* opaque */
 struct sl_step_log *sl_step_log_new(uint64_t now_us);

@@ -17,8 +17,9 @@
 #include "router/http/http_error.h"
 #include "router/ui/ui_files.h"
 
-#define STATE_TIMEOUT_MS 3000u
-#define MAX_STEPS_BYTES  (8u << 20)
+#define STATE_TIMEOUT_MS 3000u /* the page asks again by then */
+#define MAX_STEPS_BYTES                                                                                      \
+    (8u << 20) /* eight times what SL_STEP_READ_MAX steps and all transfers kept come to */
 #define CONTENT_SECURITY                                                                                     \
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "    \
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

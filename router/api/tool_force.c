@@ -8,7 +8,8 @@
 #include "router/api/tool_calls.h"
 
 #define CALLS_MAX 16 /* of one answer: an end that no model can miss */
-#define REF_BYTES 512
+#define REF_BYTES                                                                                            \
+    512 /* of a $ref that leads to its own tool; pointers into schemas have some dozen characters */
 
 static bool is_one_of(const char *name, const char *const *list)
 {

@@ -9,8 +9,8 @@
 #include "common/base/mem.h"
 #include "common/wire/wire_sock.h"
 
-#define MAX_BYTES (16u << 20)
-#define MAX_NAMES 64u /* lanes and parts */
+#define MAX_BYTES (16u << 20) /* of the file: browsers' trace viewers slow down past it */
+#define MAX_NAMES 64u         /* lanes and parts */
 
 struct names { /* numbered from 1 as they come */
     const char *of[MAX_NAMES];

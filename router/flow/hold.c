@@ -11,7 +11,10 @@
 
 #include "common/base/clock.h"
 
-#define LET_GO_TRIES 4u /* placements looked at in vain before the next event */
+/* Placements looked at in vain before the next event: of those whose turn it is, and of those behind them that were
+ * not looked at for the longest time. */
+#define FIRST_TRIES 2u
+#define OTHER_TRIES 2u
 
 bool sl_flow_must_wait(const struct sl_flow *f, const struct sl_request *r,
                        const struct sl_place_choice *choice)
@@ -84,13 +87,26 @@ void sl_flow_unhold(struct sl_flow *f, struct sl_request *r)
         }
 }
 
+/* The next one to look at, or SL_SHARE_NONE. After FIRST_TRIES those that were looked at at former events stand back,
+ * until all were looked at. */
+static uint32_t next_to_try(struct sl_flow *f, uint32_t tries, uint64_t now)
+{
+    if (tries == FIRST_TRIES)
+        sl_share_stand_back(f->held, f->n_waiting);
+    uint32_t i =
+        tries < FIRST_TRIES + OTHER_TRIES ? sl_share_next(f->held, f->n_waiting, now) : SL_SHARE_NONE;
+    if (i == SL_SHARE_NONE && tries < FIRST_TRIES + OTHER_TRIES)
+        sl_share_all_seen(f->held, f->n_waiting);
+    return i;
+}
+
 void sl_flow_let_go(struct sl_flow *f)
 {
     f->room = false;
     sl_share_anew(f->held, f->n_waiting);
-    for (uint32_t tries = 0; tries < LET_GO_TRIES;) {
+    for (uint32_t tries = 0;;) {
         uint64_t now = sl_now_us();
-        uint32_t i = sl_share_next(f->held, f->n_waiting, now);
+        uint32_t i = next_to_try(f, tries, now);
         if (i == SL_SHARE_NONE)
             return;
         struct sl_request *r = f->held[i].who;

@@ -70,7 +70,9 @@ struct sl_http_call {
     size_t out_sent;         /* bytes of out already taken */
     struct sl_buf rest;      /* of a chunk that the socket took in part, framed */
     uint64_t stuck_since_ms; /* since then the socket takes nothing; 0 = it does */
-    size_t counted;          /* of its unread bytes, in server.unread_bytes */
+
+    size_t counted; /* of its unread bytes, in server.unread_bytes; a whole answer is unread until its end */
+    bool over_at_a_scan; /* a whole answer that is more than its share of too much */
 
     struct sl_http_call *next_ready; /* server.ready */
     bool queued;
@@ -96,7 +98,7 @@ struct sl_http_server {
     uint32_t n_conns;
     uint64_t last_scan_ms;
     bool library_ready;    /* MHD_run() has something to do */
-    uint64_t unread_bytes; /* of all streams */
+    uint64_t unread_bytes; /* of all answers */
 
     pthread_mutex_t ready_lock;
     struct sl_http_call *ready_first, *ready_last;

@@ -82,6 +82,18 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
     sl_metric_set(s->m_conns, s->n_conns);
 }
 
+/* Whole answers are looked at here: what leaves one unread for a scan or more when there is too much in all, and has more
+ * than an even share of it, is the cause. Streams are when they grow (http_stream.c). */
+static bool leaves_too_much(struct sl_http_call *c)
+{
+    struct sl_http_server *s = c->server;
+    uint64_t most = s->conf.max_unread_total_bytes;
+    bool before = c->over_at_a_scan;
+    c->over_at_a_scan = most && !c->streaming && !c->aborted && s->unread_bytes > most &&
+                        c->counted > most / sl_http_server_open_calls(s);
+    return before && c->over_at_a_scan;
+}
+
 /* Requests that do not arrive: told so where an answer can still be understood, then cut. */
 static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
 {
@@ -98,6 +110,11 @@ static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
             now_ms - k->call->stuck_since_ms >= (uint64_t)s->conf.idle_timeout_s * 1000) {
             sl_http_cut(k->call);
             sl_http_call_post(k->call);
+        }
+        if (k->call && leaves_too_much(k->call)) {
+            sl_http_cut(k->call);
+            s->unread_bytes -= k->call->counted;
+            k->call->counted = 0;
         }
         uint64_t limit_s = k->phase == SL_HTTP_KEPT ? s->conf.idle_timeout_s : s->conf.receive_timeout_s;
         if (k->phase == SL_HTTP_WORKING || now_ms - k->since_ms < limit_s * 1000)

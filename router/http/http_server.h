@@ -37,7 +37,7 @@ struct sl_http_conf {
     uint32_t max_waiting; /* requests waiting for a worker */
     uint64_t max_body_bytes;
     uint64_t max_unread_bytes; /* of one stream */
-    /* of all streams; past it one that has more than its even share is cut; 0 = no limit */
+    /* of all answers; past it a reader that has more than its even share is cut; 0 = no limit */
     uint64_t max_unread_total_bytes;
     uint32_t receive_timeout_s; /* from the first byte of a request to its last */
     uint32_t idle_timeout_s;    /* kept-alive connection without a request, and a reader that takes nothing */

@@ -119,7 +119,19 @@ void sl_share_served(struct sl_share *s, struct sl_share_entry *held, uint32_t n
 
 void sl_share_skip(struct sl_share_entry *h)
 {
-    h->skipped = true;
+    h->skipped = h->seen = true;
+}
+
+void sl_share_stand_back(struct sl_share_entry *held, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        held[i].skipped |= held[i].seen;
+}
+
+void sl_share_all_seen(struct sl_share_entry *held, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        held[i].seen = false;
 }
 
 void sl_share_anew(struct sl_share_entry *held, uint32_t n)

@@ -46,6 +46,7 @@ struct sl_share_entry {
     double work;       /* tokens of its prompt */
     double overtaken;  /* work that went while this one was skipped */
     bool skipped;
+    bool seen; /* skipped at this event or a former one, since all were seen */
 };
 
 /* Zero-initialised = nobody ever waited. */
@@ -68,6 +69,10 @@ void sl_share_served(struct sl_share *s, struct sl_share_entry *held, uint32_t n
                      uint64_t now_us);
 /* There is room again: what was skipped is looked at again. */
 void sl_share_anew(struct sl_share_entry *held, uint32_t n);
+/* Where not all are looked at each time there is room: what was seen is skipped, so that the others are looked at
+ * too; all_seen: a new round begins. */
+void sl_share_stand_back(struct sl_share_entry *held, uint32_t n);
+void sl_share_all_seen(struct sl_share_entry *held, uint32_t n);
 /* Work done, in tokens of prompt: also of requests that never had to wait. */
 void sl_share_charge(struct sl_account *a, double work);
 /* How long `mine`, which entered and is not in held yet, will wait. What goes before it is, of more urgent

@@ -6,7 +6,9 @@ shows the daemon's log. Nodes use the tiny random model unless a test brings its
 
 Prices are measured: a test that depends on which nodes do the work names them (`at`).
 """
+import atexit
 import contextlib
+import functools
 import json
 import os
 import re
@@ -25,6 +27,21 @@ LIMIT_MS = str(int(LIMIT_S * 1000))
 # The daemons' own patience, the same. What a test gives comes later on the command line and wins.
 PATIENT_ROUTER = ["--node-dead-ms", LIMIT_MS, "--node-stall-ms", LIMIT_MS, "--command-timeout-ms", "60000", "--drain-timeout-s", str(int(LIMIT_S))]
 PATIENT_NODE = ["--peer-dead-ms", LIMIT_MS, "--peer-wait-ms", LIMIT_MS, "--stall-ms", LIMIT_MS, "--drain-ms", LIMIT_MS]
+
+
+@functools.cache
+def shared_folder():
+    """What the clusters of one test have in common, until it ends: models, and what nodes keep for their next start."""
+    path = tempfile.mkdtemp(prefix="sluice-test-shared-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@functools.cache
+def tiny_model(*options):
+    path = os.path.join(shared_folder(), f"tiny{tiny_model.cache_info().misses}.gguf")
+    subprocess.run([program("sluice-make-model"), "--preset", "tiny", "--out", path, *options], check=True, stdout=subprocess.DEVNULL)
+    return path
 
 
 def program(name):
@@ -122,16 +139,10 @@ class Cluster:
     def host(self, name):
         return self.hosts.get(name, ("127.0.0.1", ()))
 
-    def make_model(self):
-        path = os.path.join(self.folder, "tiny.gguf")
-        subprocess.run([program("sluice-make-model"), "--preset", "tiny", "--out", path, *self.model_options], check=True,
-                       stdout=subprocess.DEVNULL)
-        return path
-
     def __enter__(self):
         try:
             if self.model is None:
-                self.model = self.make_model()
+                self.model = tiny_model(*self.model_options)
             self.address, _ = self.host("router")
             self.admin = f"ipc://{self.folder}/router.sock"
             self.start_router()
@@ -179,7 +190,7 @@ class Cluster:
         hold = ["--fault-hold-after", str(self.hold[name])] if name in self.hold else []
         argv = [program(which), "--name", name, "--routers", f"tcp://{router}:{self.register_port}", "--model", self.model,
                 "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M", "--page-tokens",
-                "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *hold, *self.secret,
+                "16", "--cache-dir", os.path.join(shared_folder(), "cache"), *PATIENT_NODE, *hold, *self.secret,
                 *self.node_options, *options]
         self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
         return self.daemons[name]
@@ -187,7 +198,7 @@ class Cluster:
     def start_tls_node(self, name, which, options):
         """A node whose control sockets speak TLS, to localhost by name."""
         argv = [program(which), "--name", name, "--routers", f"tls+tcp://localhost:{self.register_port}", "--model", self.model, "--threads", "1", "--listen",
-                "tls+tcp://localhost:0", "--kv-memory", "16M", "--page-tokens", "16", "--cache-dir", os.path.join(self.folder, "cache"), *PATIENT_NODE, *options]
+                "tls+tcp://localhost:0", "--kv-memory", "16M", "--page-tokens", "16", "--cache-dir", os.path.join(shared_folder(), "cache"), *PATIENT_NODE, *options]
         self.daemons[name] = Daemon(name, argv, self.folder)
         return self.daemons[name]
 
@@ -296,6 +307,12 @@ class Cluster:
                                 r["pages_free"] == r["pages"] for r in rows)
 
         wait_for("all nodes to be idle with all pages free or cached", idle)
+
+    def wait_none_open(self):
+        """Idle nodes, and a router that has no request open."""
+        self.wait_idle()
+        wait_for("the router to have no request open", lambda: not [
+            r for r in self.tables("requests", "0")["requests"] if r["state"] in ("placed", "streaming", "waiting")])
 
 
 def prompt_of(n, seed=1, vocab=512, first=16):

@@ -35,8 +35,7 @@ class ClientLeaves(unittest.TestCase):
             left = time.monotonic()
             c.wait_idle()
             print(f"everything of {n + 2} requests was free on all nodes {time.monotonic() - left:.2f} s after the last client left", flush=True)
-            wait_for("the router to have no request open", lambda: not [
-                r for r in c.tables("requests", "0")["requests"] if r["state"] in ("placed", "streaming", "waiting")])
+            c.wait_none_open()
             # and everything still works
             a, _ = c.complete(prompt_of(60), 8, "pd", cache_salt="x")
             b, _ = c.complete(prompt_of(60), 8, "colocated", cache_salt="y")

@@ -2,6 +2,7 @@
 #include "tests/support/support.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,17 @@ char *sl_test_temp_file(const void *bytes, size_t n)
     write_all(fd, bytes, n);
     SL_ASSERT(close(fd) == 0);
     return path;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+int sl_test_remove_tree(const char *path)
+{
+    return nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 char *sl_test_read_file(const char *path, size_t *n)

@@ -11,6 +11,9 @@
  * it. */
 char *sl_test_temp_file(const void *bytes, size_t n);
 
+/* Removes a folder and all in it, symbolic links as such. 0, or -1 with errno. */
+int sl_test_remove_tree(const char *path);
+
 /* The whole file with a NUL behind it, or NULL when there is none; sl_free. n may be NULL. */
 char *sl_test_read_file(const char *path, size_t *n);
 

@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 
 #include "common/base/cache_dir.h"
 #include "common/base/mem.h"
+#include "tests/support/support.h"
 
 static void expect(const char *configured, const char *want)
 {
@@ -45,12 +45,6 @@ static void environment_decides_in_the_order_of_the_header(void **state)
     expect("", NULL);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st, (void)kind, (void)at;
-    return remove(path);
-}
-
 static char root[] = "/tmp/sluice-cache-XXXXXX";
 
 static int make_root(void **state)
@@ -62,7 +56,7 @@ static int make_root(void **state)
 static int remove_root(void **state)
 {
     (void)state;
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return sl_test_remove_tree(root);
 }
 
 static void folders_are_made_for_this_user_and_files_are_refused(void **state)

@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "common/base/cache_dir.h"
 #include "common/base/mem.h"
 #include "common/base/memory_info.h"
+#include "tests/support/support.h"
 
 static char root[] = "/tmp/sluice-memory-XXXXXX";
 
@@ -59,16 +59,10 @@ static void real_files_are_read(void **state)
     assert_true(sl_memory_resident() > 100000);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st, (void)kind, (void)at;
-    return remove(path);
-}
-
 static int clean(void **state)
 {
     (void)state;
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return sl_test_remove_tree(root);
 }
 
 int main(void)

@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include <dirent.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #include "common/base/mem.h"
 #include "common/model/model_digest.h"
 #include "common/model/weights.h"
+#include "tests/support/support.h"
 #include "tests/unit/model/model_rig.h"
 
 static char *path; /* of the model */
@@ -342,18 +342,12 @@ static int make(void **state)
     return 0;
 }
 
-static int remove_one(const char *at, const struct stat *st, int kind, struct FTW *info)
-{
-    (void)st, (void)kind, (void)info;
-    return remove(at);
-}
-
 static int unmake(void **state)
 {
     (void)state;
     unlink(path);
     sl_free(path);
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return sl_test_remove_tree(root);
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "tests/support/make_model/make_model.h"
+#include "tests/support/support.h"
 #include "tests/unit/node/fake_router.h"
 
 #define PAGE   16u
@@ -27,18 +29,20 @@ struct cluster {
     uint32_t serial;
 };
 
-static char model_path[64];
+static char folder[] = "/tmp/sluice-node-XXXXXX",
+            model_path[64]; /* the model, and what nodes keep for a next start */
 static int32_t prompt[LONG];
 
 static pid_t start(struct cluster *c, const char *program, const char *const *more)
 {
     const char *args[40];
-    char routers[96], model[96];
+    char routers[96], model[96], cache[96];
     size_t n = 0;
     snprintf(routers, sizeof routers, "--routers=%s", fake_router_url(&c->router));
     snprintf(model, sizeof model, "--model=%s", model_path);
-    const char *fixed[] = {routers, model, "--page-tokens=16", "--kv-memory=16M", "--cache-dir=none",
-                           "--backend=portable", "--threads=1", "--max-batch-tokens=2048", "--log-level=warn",
+    snprintf(cache, sizeof cache, "--cache-dir=%s/cache", folder);
+    const char *fixed[] = {routers, model, "--page-tokens=16", "--kv-memory=16M", cache, "--backend=portable",
+                           "--threads=1", "--max-batch-tokens=2048", "--log-level=warn",
                            /* who is slow is not dead */
                            "--peer-dead-ms=300000", "--peer-wait-ms=300000", "--drain-ms=300000"};
     for (; n < SL_COUNTOF(fixed); n++)
@@ -787,7 +791,8 @@ static int make_model_file(void **state)
     struct sl_why why = {{0}};
     assert_true(sl_make_model_preset("tiny", &m));
     m.context_length = 4096;
-    snprintf(model_path, sizeof model_path, "/tmp/sluice-node-%d.gguf", (int)getpid());
+    assert_non_null(mkdtemp(folder));
+    snprintf(model_path, sizeof model_path, "%s/tiny.gguf", folder);
     if (sl_make_model_write(&m, model_path, &why) != SL_OK)
         fail_msg("%s", why.text);
     for (uint32_t i = 0; i < LONG; i++)
@@ -798,8 +803,7 @@ static int make_model_file(void **state)
 static int remove_model_file(void **state)
 {
     (void)state;
-    unlink(model_path);
-    return 0;
+    return sl_test_remove_tree(folder);
 }
 
 int main(void)

@@ -519,7 +519,17 @@ void case_mismatch_is_refused_in_words(const char *transport)
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct xfer_pair t;
         struct sl_xfer_key k = rig_key("mismatch", 1), again = rig_key("mismatch", 2);
+        struct sl_xfer_key of_another = rig_key("mismatch", 3), canceled = rig_key("mismatch", 4);
+        struct sl_xfer_peer another = {.name = "p1", .boot_id = 1};
+        uint32_t d[3] = {0, 1, 2};
         pair_open(&t, transport, &(struct rig_opts){.edit = cases[i].edit}, NULL);
+        /* D, which would wait for pages of p0 in vain, hears of it at once */
+        assert_int_equal(sl_xfer_recv_open(t.d.x, &k, &t.p.peer, d, PT, 0, RIG_DEADLINE_MS), SL_OK);
+        assert_int_equal(sl_xfer_recv_open(t.d.x, &of_another, &another, d + 1, PT, 0, RIG_DEADLINE_MS),
+                         SL_OK);
+        assert_int_equal(sl_xfer_recv_open(t.d.x, &canceled, &another, d + 2, PT, 0, RIG_DEADLINE_MS), SL_OK);
+        assert_int_equal(sl_xfer_recv_cancel(t.d.x, &canceled), SL_OK);
+        rig_wait(&t.d, SL_XFER_RECV_DONE, &canceled); /* its thread has all three */
         assert_int_equal(sl_xfer_send_open(t.p.x, &k, &t.d.peer, PT, RIG_DEADLINE_MS), SL_OK);
         struct sl_xfer_event s = rig_wait(&t.p, SL_XFER_SEND_DONE, &k);
         assert_int_equal(s.err, SL_EMISMATCH);
@@ -530,6 +540,10 @@ void case_mismatch_is_refused_in_words(const char *transport)
         assert_int_equal(sl_xfer_send_open(t.p.x, &again, &t.d.peer, PT, RIG_DEADLINE_MS), SL_OK);
         s = rig_wait(&t.p, SL_XFER_SEND_DONE, &again);
         assert_string_equal(s.why, cases[i].why);
+        s = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+        assert_int_equal(s.err, SL_EPEER);
+        assert_string_equal(s.why, cases[i].why);
+        assert_false(rig_has(&t.d, SL_XFER_RECV_DONE, &of_another));
         pair_close(&t);
     }
 }

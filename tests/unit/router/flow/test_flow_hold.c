@@ -40,14 +40,20 @@ static struct rig_node *full_node(struct rig *r, void (*change)(struct sl_flow_c
     return d;
 }
 
-static enum sl_err ask(struct rig_client *c, struct rig *r, const char *key, int32_t priority, double weight)
+static enum sl_err ask_long(struct rig_client *c, struct rig *r, uint32_t n_tokens, const char *key,
+                            int32_t priority, double weight)
 {
-    struct sl_gen_req *q = rig_request(r, PROMPT);
+    struct sl_gen_req *q = rig_request(r, n_tokens);
     q->key_name = key;
     q->key_weight = weight;
     q->priority = priority;
     rig_client(c, r);
     return rig_submit(c, q);
+}
+
+static enum sl_err ask(struct rig_client *c, struct rig *r, const char *key, int32_t priority, double weight)
+{
+    return ask_long(c, r, PROMPT, key, priority, weight);
 }
 
 /* The node takes the next request, which must be c's, and has its prompt done. */
@@ -178,6 +184,33 @@ static void pinned_request_does_not_wait(void **s)
     rig_close(&r);
 }
 
+/* More than are tried at one event wait for the one node that can hold them, and another one is free. */
+static void short_one_behind_many_that_have_no_place_goes_before_them(void **s)
+{
+    (void)s;
+    struct rig r;
+    struct rig_node *d = full_node(&r, hold), *small = rig_node(&r, "d1", false);
+    struct rig_client a[16], b;
+    small->kv_pages = small->free_pages = PROMPT / 2 / RIG_PAGE_TOKENS;
+    assert_true(rig_join(small));
+    for (unsigned i = 0; i < SL_COUNTOF(a); i++) /* ever shorter: each could overtake those before it */
+        assert_int_equal(ask_long(&a[i], &r, 2 * PROMPT - 10 * i, "a", 0, 1), SL_OK);
+    assert_int_equal(ask_long(&b, &r, PROMPT / 4, "a", 0, 1), SL_OK);
+    serve(small, &b);
+    for (unsigned n = 0, i; n < SL_COUNTOF(a); n++) { /* in whatever order */
+        char id[64];
+        rig_accept(d, SUBMIT, id);
+        for (i = 0; strcmp(a[i].id, id) != 0;)
+            assert_in_range(++i, 1, SL_COUNTOF(a) - 1);
+        rig_say(d, id, 1, 0, "a");
+        rig_wait_tokens(&a[i], 1);
+    }
+    for (unsigned i = 0; i < SL_COUNTOF(a); i++)
+        end(d, &a[i]);
+    end(small, &b);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +219,7 @@ int main(void)
         cmocka_unit_test(client_that_leaves_while_it_waits_is_forgotten),
         cmocka_unit_test(too_long_a_wait_is_refused_at_once),
         cmocka_unit_test(pinned_request_does_not_wait),
+        cmocka_unit_test(short_one_behind_many_that_have_no_place_goes_before_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/mem.h"
 #include "router/http/http_error.h"
@@ -175,6 +176,11 @@ static void handle(void *arg, struct sl_http_call *c)
     }
     sl_http_body(c, &bytes, &n);
     sl_buf_init(&body, 1 << 24);
+    if (strcmp(path, "/large") == 0) {
+        static const char block[8192];
+        while (body.len < BULK_BYTES)
+            sl_buf_append(&body, block, sizeof block);
+    }
     sl_buf_printf(&body, "%s:", sl_http_method(c));
     sl_buf_append(&body, bytes, n);
     sl_http_answer(c, 200, "text/plain", &body);
@@ -582,6 +588,41 @@ static void readers_that_leave_too_much_together_are_cut_and_others_are_not(void
     close_rig(&rig);
 }
 
+static bool told(struct rig *rig, const char *line)
+{
+    struct sl_buf text;
+    sl_buf_init(&text, 1 << 20);
+    sl_metrics_render(rig->metrics, &text);
+    bool found = strstr(text.data, line) != NULL;
+    sl_buf_fini(&text);
+    return found;
+}
+
+/* More than sockets hold, and together more than may be unread: one goes, and then there is room. */
+static void whole_answers_left_unread_together_are_cut(void **state)
+{
+    struct rig rig;
+    struct http_client slow[2];
+    struct http_reply r;
+    int n_complete = 0;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.max_unread_total_bytes = BULK_BYTES * 3 / 2});
+    for (int i = 0; i < 2; i++) {
+        http_connect(&slow[i], rig.port);
+        http_request(&slow[i], "GET", "/large", "", NULL);
+    }
+    while (!told(&rig, "sluice_http_slow_readers_cut_total 1\n"))
+        usleep(10000);
+    for (int i = 0; i < 2; i++) {
+        http_read(&slow[i], &r);
+        n_complete += r.complete;
+        http_reply_fini(&r);
+        http_close(&slow[i]);
+    }
+    assert_int_equal(n_complete, 1);
+    close_rig(&rig);
+}
+
 static void many_connections_at_once_are_all_answered(void **state)
 {
     enum { N = 256 }; /* the library's own epoll thread stalls at 128 and at 256 */
@@ -645,6 +686,7 @@ int main(void)
         cmocka_unit_test(client_that_leaves_is_noticed_while_nothing_is_sent),
         cmocka_unit_test(reader_that_does_not_read_is_cut),
         cmocka_unit_test(readers_that_leave_too_much_together_are_cut_and_others_are_not),
+        cmocka_unit_test(whole_answers_left_unread_together_are_cut),
         cmocka_unit_test(many_connections_at_once_are_all_answered),
         cmocka_unit_test(close_ends_what_is_open),
     };
