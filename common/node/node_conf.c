@@ -108,7 +108,10 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"peer_dead_ms", SL_CONF_U32, AT(peer_dead_ms), "3000", "silence after which a peer counts as dead", 30,
      600000, NULL},
     {"peer_wait_ms", SL_CONF_U32, AT(peer_wait_ms), "10000",
-     "longest wait for the other side of a transfer to announce itself", 100, 3600000, NULL},
+     "longest wait for the other side of a transfer to announce itself; one that is not connected is waited "
+     "for no "
+     "longer than peer_dead_ms",
+     100, 3600000, NULL},
     {"stall_ms", SL_CONF_U32, AT(stall_ms), "30000",
      "without a layer computed for this long, with a step in flight, this node's transfers are given up: the "
      "nodes at their other ends go on without it; 0 = never",

@@ -3,7 +3,7 @@
  *
  *   WAIT --ANNOUNCE (before or after): GRANT--> GRANTED --last page checked-->+
  *     |                                            |                         |
- *     | no announce in wait_ms, ABORT, peer gone, deadline, cancel            |
+ *     | no announce in time, ABORT, peer gone, deadline, cancel               |
  *     +--------------------------------------------+-----> CLOSING <---------+
  *                                       no receive into its pages pending: RECV_DONE
  *
@@ -200,6 +200,7 @@ void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
     r->digest = sl_xcalloc(r->n_pages, sizeof *r->digest);
     r->deadline_ms = now + deadline_ms;
     r->announce_by_ms = now + x->conf.wait_ms;
+    r->absent_since_ms = now;
     sl_list_add_tail(&x->recvs, &r->node);
     sl_hashmap_put(x->recv_by_key, &r->key, sizeof r->key, r);
     sl_hashmap_put_u64(x->recv_by_id, r->id, r);
@@ -414,15 +415,18 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
         p->count.dropped++;
 }
 
-void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why)
+void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, bool was_here, const char *why)
 {
+    bool lost = was_here && !sl_peer_is_here(x, &p->ref);
     SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
     {
         struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
-        if (r->peer != p)
-            continue;
-        r->peer = NULL;
-        close_session(x, r, SL_EPEER, why);
+        if (r->peer == p) {
+            r->peer = NULL;
+            close_session(x, r, SL_EPEER, why);
+        } else if (lost && r->state == SL_RECV_WAIT && sl_peer_is(p, r->from.name, r->from.boot_id)) {
+            give_up(x, r, SL_EPEER, why);
+        }
     }
     SL_LIST_FOREACH(n, &x->earlies)
     {
@@ -442,6 +446,16 @@ void sl_recv_peer_refused(struct sl_xfer *x, const struct sl_peer *p, const char
     }
 }
 
+/* P may be busy with a long step before it announces; one that is not even connected is believed no longer
+ * than a silent one. */
+static bool waits_in_vain(struct sl_xfer *x, struct sl_recv *r, uint64_t now)
+{
+    if (sl_peer_is_here(x, &r->from))
+        r->absent_since_ms = now;
+    bool absent = sl_xfer_due(x, r->absent_since_ms + x->conf.peer_dead_ms, now);
+    return sl_xfer_due(x, r->announce_by_ms, now) || absent;
+}
+
 void sl_recv_tick(struct sl_xfer *x, uint64_t now)
 {
     SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
@@ -453,7 +467,7 @@ void sl_recv_tick(struct sl_xfer *x, uint64_t now)
                 sl_peer_disconnect(r->peer, "a cancelled transfer did not end");
         } else if (sl_xfer_due(x, r->deadline_ms, now)) {
             give_up(x, r, SL_EDEADLINE, "the deadline passed");
-        } else if (r->state == SL_RECV_WAIT && sl_xfer_due(x, r->announce_by_ms, now)) {
+        } else if (r->state == SL_RECV_WAIT && waits_in_vain(x, r, now)) {
             give_up(x, r, SL_EPEER, "the prefill node did not announce its pages in time");
         }
     }

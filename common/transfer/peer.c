@@ -121,6 +121,17 @@ bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id)
     return strcmp(p->ref.name, name) == 0 && p->ref.boot_id == boot_id;
 }
 
+bool sl_peer_is_here(const struct sl_xfer *x, const struct sl_xfer_peer *who)
+{
+    SL_LIST_FOREACH(n, &x->peers)
+    {
+        const struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
+        if (!p->dialled && p->state == SL_PEER_UP && sl_peer_is(p, who->name, who->boot_id))
+            return true;
+    }
+    return false;
+}
+
 /* What is known of a link outlives its connections; counts begin anew with each start of the other node, as
  * routers take them. */
 static void inherit(struct sl_peer *p, struct sl_peer *old)
@@ -283,7 +294,7 @@ void sl_peer_closed(struct sl_peer *p)
     if (was_up && !p->bye && !atomic_load(&x->stop))
         SL_WARN("peer lost peer=%s why=\"%s\"", p->ref.name, p->why);
     sl_send_peer_gone(x, p, p->refused ? SL_EMISMATCH : SL_EPEER, p->why);
-    sl_recv_peer_gone(x, p, p->why);
+    sl_recv_peer_gone(x, p, was_up && !p->dialled, p->why);
     if (!p->dialled || p->fenced)
         sl_peer_free(p);
 }
@@ -324,8 +335,8 @@ static void judge_hello(struct sl_peer *p, const struct sl_kv_hello *theirs)
         sl_recv_peer_refused(x, p, why.text);
         return;
     }
+    came_up(p); /* first: it is here while its former connection goes */
     fence_others(p);
-    came_up(p);
     SL_INFO("peer connected peer=%s direction=in transport=\"%s\"", p->ref.name, p->transport);
 }
 

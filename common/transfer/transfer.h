@@ -7,8 +7,9 @@
  *
  * A session is one leg of one request: key (request id, epoch = attempt). P opens a send session, D a receive
  * session; whichever side is first waits for the other: P until the deadline, as D's admission may take long,
- * D for P's announce at most wait_ms. Nobody writes into another's memory: a page message says (request,
- * epoch, index), and D decides where its bytes land; stale or wild pages are dropped and counted. */
+ * D for P's announce at most wait_ms, and peer_dead_ms where P has no connection. Nobody writes into another's
+ * memory: a page message says (request, epoch, index), and D decides where its bytes land; stale or wild pages
+ * are dropped and counted. */
 #ifndef SLUICE_COMMON_TRANSFER_TRANSFER_H
 #define SLUICE_COMMON_TRANSFER_TRANSFER_H
 

@@ -118,6 +118,7 @@ struct sl_recv {
     enum sl_err err;
     char why[SL_KV_MAX_WHY];
     uint64_t deadline_ms, announce_by_ms, closing_since_ms, granted_us;
+    uint64_t absent_since_ms; /* SL_RECV_WAIT: P was not connected since then */
 };
 
 /* What is remembered of a key that has no session at D: the side that came first waits for the other, and a
@@ -224,6 +225,8 @@ void sl_peer_saw_rate(struct sl_peer *p, uint64_t bytes, double us);
 void sl_peers_retest(struct sl_xfer *x);
 void sl_peer_degrade(struct sl_peer *p);
 bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id);
+/* That start of a node has a connection to here that is up: as P. */
+bool sl_peer_is_here(const struct sl_xfer *x, const struct sl_xfer_peer *who);
 void sl_count_add(struct sl_xfer_totals *to, const struct sl_xfer_totals *n);
 void sl_peer_report(const struct sl_peer *p, struct sl_link_report *out);
 
@@ -259,7 +262,8 @@ void sl_recv_cancel(struct sl_xfer *x, const struct sl_xfer_key *k);
 void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
                      size_t len, struct sl_link_rx *rx);
 void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e);
-void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, const char *why);
+/* was_here: p was up, as P of sessions here. */
+void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, bool was_here, const char *why);
 /* Sessions that wait for p's ANNOUNCE would do so in vain. p has proven the secret, where there is one. */
 void sl_recv_peer_refused(struct sl_xfer *x, const struct sl_peer *p, const char *why);
 void sl_recv_tick(struct sl_xfer *x, uint64_t now_ms);

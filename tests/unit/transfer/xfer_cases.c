@@ -421,12 +421,17 @@ void case_peer_closes_in_the_middle(const char *transport)
 {
     for (int p_closes = 0; p_closes < 2; p_closes++) {
         struct xfer_pair t;
-        struct sl_xfer_key k = rig_key("closes", 1), waits = rig_key("waits", 1);
+        struct sl_xfer_key k = rig_key("closes", 1), waits = rig_key("waits", 1),
+                           silent = rig_key("silent", 1);
         uint32_t p[40], d[40];
         pair_open(&t, transport, NULL, NULL);
         rig_iota(p, 40, 0);
         rig_iota(d, 40, 0);
         pair_fill(&t, 6, p, 40);
+        if (p_closes) /* P does not announce this one */
+            assert_int_equal(
+                sl_xfer_recv_open(t.d.x, &silent, &t.p.peer, (uint32_t[]){40}, PT, 0, RIG_DEADLINE_MS),
+                SL_OK);
         pair_begin(&t, &k, 40 * PT, d, 0);
         rig_wait(&t.p, SL_XFER_GRANTED, &k);
         assert_int_equal(sl_xfer_send_open(t.p.x, &waits, &t.d.peer, PT, RIG_DEADLINE_MS), SL_OK);
@@ -441,6 +446,7 @@ void case_peer_closes_in_the_middle(const char *transport)
             assert_int_equal(r.err, SL_EPEER);
             assert_true(r.n_tokens >= 3 * PT && r.n_tokens <= 39 * PT);
             pair_check(&t, 6, d, 0, r.n_tokens / PT);
+            assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &silent).err, SL_EPEER);
             assert_int_equal(sl_xfer_open_sessions(t.d.x), 0);
         } else {
             sl_xfer_close(t.d.x);
@@ -466,6 +472,11 @@ void case_deadline_ends_both_sides(const char *transport)
     struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &never);
     assert_int_equal(r.err, SL_EPEER);
     assert_int_equal(r.n_tokens, 0);
+    pair_close(&t);
+    /* nor does it connect: it is not waited for longer than a silent peer is believed */
+    pair_open(&t, transport, NULL, &(struct rig_opts){.peer_dead_ms = 200});
+    assert_int_equal(sl_xfer_recv_open(t.d.x, &never, &t.p.peer, d, 4 * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &never).err, SL_EPEER);
     pair_close(&t);
     /* P announced, D never opens */
     pair_open(&t, transport, NULL, NULL);
