@@ -3,7 +3,11 @@
  *
  * All types of K and V become float32, K transposed: lanes of a score are positions, lanes of the output are
  * head_dim. A tile of many rows has the block converted to scratch once; a tile of few rows (a decode row and
- * its group) has half the block's K in scratch at a time and takes V straight from the conversion.
+ * its group) has half the block's K in scratch at a time, bfloat16 still in pairs, and takes V straight from
+ * the conversion.
+ *
+ * The next block is prefetched row by row where this one's rows are read: all at once, the requests would fill
+ * the core's buffers and the loads of this block would wait behind them.
  *
  * The types then differ in one thing: bfloat16 multiplies in pairs, the odd one first, and takes subnormal
  * arguments and results of these products as zero (MXCSR), which is what vdpbf16ps does. The products are
@@ -15,8 +19,11 @@
 #include "kernels/cpu/isa_avx2.h"
 #include "kernels/cpu/vmath_avx2.h"
 
-#define ROWS             6u      /* rows at a time: x 2 vectors of sums, 12 registers */
-#define FEW              3u      /* rows at a time with 4 vectors each */
+#define ROWS             6u /* rows at a time: x 2 vectors of sums, 12 registers */
+#define NARROW           3u /* most rows at a time with 4 vectors each */
+#define FEW              4u /* most rows of a tile whose K and V are converted as they are taken */
+#define HALF_BLK         (BLK / 2)
+#define LINE             64u     /* bytes */
 #define FLUSH_SUBNORMALS 0x8040u /* MXCSR: flush to zero, denormals are zeros */
 
 INLINE __m256 to_floats(enum sl_dtype type, __m128i halves)
@@ -77,24 +84,64 @@ INLINE void transpose_floats(__m256 r[8])
         r[i] = t[i];
 }
 
-/* 8 positions of K to columns [0, 8) of k. */
-INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], uint32_t width, float *k)
+/* Asks for the lines of the 8 rows that begin at these bytes. */
+INLINE void prefetch_rows(const uint8_t *const rows[8], size_t at)
+{
+    if (at % LINE != 0)
+        return;
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++)
+        _mm_prefetch(rows[i] + at, _MM_HINT_T0);
+}
+
+/* 8 lanes of 8 rows from byte at on, transposed: element i of row j -> lane j of r[i]. */
+INLINE void transposed(const uint8_t *const rows[8], size_t at, __m256 r[8])
+{
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++)
+        r[i] = _mm256_loadu_ps((const float *)(const void *)(rows[i] + at));
+    transpose_floats(r);
+}
+
+/* The odd (or even) elements of a vector of pairs of bfloat16. */
+INLINE __m256 of_pairs(uint32_t odd, __m256 pairs)
+{
+    __m256i x = _mm256_castps_si256(pairs);
+    return _mm256_castsi256_ps(odd ? _mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u))
+                                   : _mm256_slli_epi32(x, 16));
+}
+
+/* 8 positions of K to columns [0, 8) of k, [width][BLK]; next are 8 rows to ask for. */
+INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], const uint8_t *const next[8],
+                        uint32_t width, float *k)
 {
     if (type == SL_F32) {
         for (uint32_t d = 0; d < width; d += 8) {
             __m256 r[8];
-            UNROLL
-            for (uint32_t i = 0; i < 8; i++)
-                r[i] = _mm256_loadu_ps((const float *)(const void *)rows[i] + d);
-            transpose_floats(r);
+            prefetch_rows(next, 4 * (size_t)d);
+            transposed(rows, 4 * (size_t)d, r);
             UNROLL
             for (uint32_t i = 0; i < 8; i++)
                 _mm256_store_ps(k + (size_t)(d + i) * BLK, r[i]);
         }
         return;
     }
+    if (type == SL_BF16) {
+        for (uint32_t d = 0; d < width; d += 16) {
+            __m256 r[8];
+            prefetch_rows(next, 2 * (size_t)d);
+            transposed(rows, 2 * (size_t)d, r);
+            UNROLL
+            for (uint32_t i = 0; i < 8; i++) {
+                _mm256_store_ps(k + (size_t)(d + 2 * i) * BLK, of_pairs(0, r[i]));
+                _mm256_store_ps(k + (size_t)(d + 2 * i + 1) * BLK, of_pairs(1, r[i]));
+            }
+        }
+        return;
+    }
     for (uint32_t d = 0; d < width; d += 16) {
         __m256i r[8];
+        prefetch_rows(next, 2 * (size_t)d);
         UNROLL
         for (uint32_t i = 0; i < 8; i++)
             r[i] = _mm256_loadu_si256((const __m256i *)(const void *)(rows[i] + 2 * (size_t)d));
@@ -105,6 +152,20 @@ INLINE void transpose_k(enum sl_dtype type, const uint8_t *const rows[8], uint32
             _mm256_store_ps(k + (size_t)(d + 8 + i) * BLK,
                             to_floats(type, _mm256_extracti128_si256(r[i], 1)));
         }
+    }
+}
+
+/* 8 positions of bfloat16 K to columns [0, 8) of k, [width / 2][HALF_BLK] pairs. */
+INLINE void transpose_pairs(const uint8_t *const rows[8], const uint8_t *const next[8], uint32_t width,
+                            float *k)
+{
+    for (uint32_t d = 0; d < width; d += 16) {
+        __m256 r[8];
+        prefetch_rows(next, 2 * (size_t)d);
+        transposed(rows, 2 * (size_t)d, r);
+        UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            _mm256_store_ps(k + (size_t)(d / 2 + i) * HALF_BLK, r[i]);
     }
 }
 
@@ -122,7 +183,7 @@ INLINE uint32_t nth(enum sl_dtype type, uint32_t i)
     return type == SL_BF16 ? 1 - i : i;
 }
 
-/* sums[i] += f[i * stride] * y for rows rows. */
+/* sums[i][j] += f[i * stride] * y[j] for rows rows. */
 INLINE void add_products(uint32_t rows, uint32_t vectors, const float *f, size_t stride, const __m256 y[4],
                          __m256 sums[ROWS][4])
 {
@@ -135,9 +196,45 @@ INLINE void add_products(uint32_t rows, uint32_t vectors, const float *f, size_t
     }
 }
 
+INLINE void load_factors(uint32_t rows, const float *f, size_t stride, __m256 to[FEW])
+{
+    UNROLL
+    for (uint32_t i = 0; i < rows; i++)
+        to[i] = _mm256_set1_ps(f[i * stride]);
+}
+
+/* sums[i][j] += f[i] * y: of few rows the factors are kept, and one vector at a time. */
+INLINE void add_vector(uint32_t rows, const __m256 f[FEW], __m256 y, uint32_t j, __m256 sums[ROWS][4])
+{
+    UNROLL
+    for (uint32_t i = 0; i < rows; i++) {
+        sums[i][j] = _mm256_fmadd_ps(f[i], y, sums[i][j]);
+        IN_TURN(sums[i][j]);
+    }
+}
+
+static const _Alignas(32) uint32_t odd_mask[8] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+                                                  0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
+
+/* How K lies in scratch: [width][BLK], or as transpose_pairs() puts it. */
+enum form { FLOATS, PAIRS };
+
+/* Vector j of dimension `at` of the two that k points to. */
+INLINE __m256 key_at(enum form form, const float *k, uint32_t at, uint32_t j)
+{
+    if (form == FLOATS)
+        return _mm256_load_ps(k + at * BLK + 8 * j);
+    __m256 y = _mm256_load_ps(k + 8 * j);
+    if (at == 0)
+        return of_pairs(0, y);
+    /* 12 sums, 3 factors and y fill the registers: the mask is to stay in memory */
+    __asm__("vandps %1, %0, %0" : "+x"(y) : "m"(odd_mask));
+    return y;
+}
+
 /* Scores of rows [r, r + rows) at positions [8 v, 8 (v + vectors)) of the block, whose K starts at k. */
-INLINE void score_tile(enum sl_dtype type, uint32_t rows, uint32_t vectors, const struct sl_attn_scratch *s,
-                       uint32_t r, uint32_t hd, uint32_t v, const float *k)
+INLINE void score_tile(enum sl_dtype type, enum form form, uint32_t rows, uint32_t vectors,
+                       const struct sl_attn_scratch *s, uint32_t r, uint32_t hd, uint32_t v, const float *k)
 {
     uint32_t width = sl_attn_width(hd);
     const float *q = s->q + (size_t)r * width;
@@ -145,15 +242,21 @@ INLINE void score_tile(enum sl_dtype type, uint32_t rows, uint32_t vectors, cons
     UNROLL
     for (uint32_t i = 0; i < rows; i++)
         x[i][0] = x[i][1] = x[i][2] = x[i][3] = _mm256_setzero_ps();
-    for (uint32_t d = 0; d < hd; d += 2, k += 2 * BLK) {
+    for (uint32_t d = 0; d < hd; d += 2, k += form == PAIRS ? HALF_BLK : 2 * BLK) {
         UNROLL
         for (uint32_t e = 0; e < 2; e++) {
             uint32_t at = nth(type, e);
-            __m256 y[4];
+            __m256 y[4], f[FEW];
+            if (rows <= FEW)
+                load_factors(rows, q + d + at, width, f);
             UNROLL
-            for (uint32_t j = 0; j < vectors; j++)
-                y[j] = _mm256_load_ps(k + at * BLK + 8 * j);
-            add_products(rows, vectors, q + d + at, width, y, x);
+            for (uint32_t j = 0; j < vectors; j++) {
+                y[j] = key_at(form, k, at, j);
+                if (rows <= FEW)
+                    add_vector(rows, f, y[j], j, x);
+            }
+            if (rows > FEW)
+                add_products(rows, vectors, q + d + at, width, y, x);
         }
     }
     UNROLL
@@ -168,7 +271,7 @@ INLINE void score_tile(enum sl_dtype type, uint32_t rows, uint32_t vectors, cons
 enum where { IN_SCRATCH, IN_PAGES };
 
 struct values {
-    const uint8_t *const *rows; /* in pages */
+    const uint8_t *const *rows, *const *next; /* in pages; next: to be asked for */
     const float *scratch;
     uint32_t width;
 };
@@ -179,6 +282,17 @@ INLINE __m256 value_at(enum where where, enum sl_dtype type, const struct values
     if (where == IN_PAGES)
         return load_vector(type, v->rows[i], 8 * c);
     return _mm256_load_ps(v->scratch + (size_t)i * v->width + 8 * c);
+}
+
+/* Asks for vectors [c, c + vectors) of position i of the next block. */
+INLINE void prefetch_value(enum sl_dtype type, uint32_t vectors, const struct values *v, uint32_t i,
+                           uint32_t c)
+{
+    const uint32_t bytes = type == SL_F32 ? 32 : 16;
+    UNROLL
+    for (uint32_t j = 0; j < vectors; j++)
+        if ((c + j) * bytes % LINE == 0)
+            _mm_prefetch(v->next[i] + (size_t)(c + j) * bytes, _MM_HINT_T0);
 }
 
 /* One position for one row. */
@@ -236,11 +350,20 @@ INLINE void value_tile(enum where where, enum sl_dtype type, uint32_t rows, uint
         UNROLL
         for (uint32_t e = 0; e < 2; e++) {
             uint32_t at = k + nth(type, e);
-            __m256 y[4];
+            __m256 y[4], f[FEW];
+            __asm__ volatile("" ::: "memory"); /* loaded ahead, factors would spill */
+            if (where == IN_PAGES)
+                prefetch_value(type, vectors, v, at, c);
+            if (rows <= FEW)
+                load_factors(rows, p + at, BLK, f);
             UNROLL
-            for (uint32_t j = 0; j < vectors; j++)
+            for (uint32_t j = 0; j < vectors; j++) {
                 y[j] = value_at(where, type, v, at, c + j);
-            add_products(rows, vectors, p + at, BLK, y, a);
+                if (rows <= FEW)
+                    add_vector(rows, f, y[j], j, a);
+            }
+            if (rows > FEW)
+                add_products(rows, vectors, p + at, BLK, y, a);
         }
     }
     UNROLL
@@ -253,95 +376,125 @@ INLINE void value_tile(enum where where, enum sl_dtype type, uint32_t rows, uint
     }
 }
 
-INLINE void score_rows(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r,
-                       uint32_t hd, uint32_t n)
+/* Vectors that so many rows take at a time. */
+INLINE uint32_t vectors_of(uint32_t rows)
 {
-    const uint32_t vectors = rows > FEW ? 2 : 4;
-    for (uint32_t v = 0; 8 * v < n; v += vectors)
-        score_tile(type, rows, vectors, s, r, hd, v, s->k + 8 * v);
+    return rows > NARROW ? 2 : 4;
+}
+
+/* Scores at positions [8 v, end of the block or of K in scratch). */
+INLINE void score_rows(enum sl_dtype type, enum form form, uint32_t rows, const struct sl_attn_scratch *s,
+                       uint32_t r, uint32_t hd, uint32_t v, uint32_t n)
+{
+    const uint32_t vectors = vectors_of(rows);
+    for (uint32_t i = 0; 8 * i < n; i += vectors)
+        score_tile(type, form, rows, vectors, s, r, hd, v + i, s->k + 8 * i);
 }
 
 INLINE void value_rows(enum where where, enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s,
                        const struct values *v, uint32_t r, uint32_t first, const uint32_t *n)
 {
     uint32_t c = 0, end = v->width / 8; /* an even number */
-    for (; rows < FEW && c + 4 <= end; c += 4)
+    for (; vectors_of(rows) == 4 && c + 4 <= end; c += 4)
         value_tile(where, type, rows, 4, s, v, r, first, n, c);
     for (; c < end; c += 2)
         value_tile(where, type, rows, 2, s, v, r, first, n, c);
 }
 
-/* Scores of the rows [r, end), by ROWS, then FEW, then one. */
+/* Scores of the rows [r, end), by ROWS, then NARROW, then one. */
 INLINE void many_scores(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                        uint32_t hd, const struct sl_attn_block *b)
+                        uint32_t hd, const struct sl_attn_block *b, const struct sl_attn_block *next)
 {
     for (uint32_t i = 0; i < b->n; i += 8)
-        transpose_k(type, b->k + i, sl_attn_width(hd), s->k + i);
+        transpose_k(type, b->k + i, next->k + i, sl_attn_width(hd), s->k + i);
     for (; r + ROWS <= end; r += ROWS)
-        score_rows(type, ROWS, s, r, hd, b->n);
-    for (; r + FEW <= end; r += FEW)
-        score_rows(type, FEW, s, r, hd, b->n);
+        score_rows(type, FLOATS, ROWS, s, r, hd, 0, b->n);
+    for (; r + NARROW <= end; r += NARROW)
+        score_rows(type, FLOATS, NARROW, s, r, hd, 0, b->n);
     for (; r < end; r++)
-        score_rows(type, 1, s, r, hd, b->n);
+        score_rows(type, FLOATS, 1, s, r, hd, 0, b->n);
 }
 
-INLINE void many_values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                        uint32_t hd, const struct sl_attn_block *b, const uint32_t *n)
+INLINE void many_values(enum sl_dtype type, const struct sl_attn_scratch *s, const struct values *v,
+                        uint32_t r, uint32_t end, uint32_t n_block, const uint32_t *n)
 {
-    const struct values v = {.scratch = s->v, .width = sl_attn_width(hd)};
-    for (uint32_t i = 0; i < b->n; i++)
-        for (uint32_t d = 0; d < v.width; d += 8)
-            _mm256_store_ps(s->v + (size_t)i * v.width + d, load_vector(type, b->v[i], d));
+    for (uint32_t i = 0; i < n_block; i++)
+        for (uint32_t c = 0; c < v->width / 8; c++) {
+            prefetch_value(type, 1, v, i, c);
+            _mm256_store_ps(s->v + (size_t)i * v->width + 8 * (size_t)c,
+                            load_vector(type, v->rows[i], 8 * c));
+        }
     for (; r + ROWS <= end; r += ROWS)
-        value_rows(IN_SCRATCH, type, ROWS, s, &v, r, 0, n + r);
-    for (; r + FEW <= end; r += FEW)
-        value_rows(IN_SCRATCH, type, FEW, s, &v, r, 0, n + r);
+        value_rows(IN_SCRATCH, type, ROWS, s, v, r, 0, n + r);
+    for (; r + NARROW <= end; r += NARROW)
+        value_rows(IN_SCRATCH, type, NARROW, s, v, r, 0, n + r);
     for (; r < end; r++)
-        value_rows(IN_SCRATCH, type, 1, s, &v, r, 0, n + r);
+        value_rows(IN_SCRATCH, type, 1, s, v, r, 0, n + r);
 }
 
 INLINE void few_scores(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t r,
-                       uint32_t hd, const struct sl_attn_block *b)
+                       uint32_t hd, const struct sl_attn_block *b, const struct sl_attn_block *next)
 {
-    for (uint32_t v = 0; 8 * v < b->n; v += 4) {
-        for (uint32_t j = 0; j < 4; j++)
-            transpose_k(type, b->k + 8 * (v + j), sl_attn_width(hd), s->k + 8 * j);
-        score_tile(type, rows, 4, s, r, hd, v, s->k);
+    for (uint32_t i = 0; i < b->n; i += HALF_BLK) {
+        for (uint32_t j = 0; j < HALF_BLK; j += 8) {
+            if (type == SL_BF16)
+                transpose_pairs(b->k + i + j, next->k + i + j, sl_attn_width(hd), s->k + j);
+            else
+                transpose_k(type, b->k + i + j, next->k + i + j, sl_attn_width(hd), s->k + j);
+        }
+        score_rows(type, type == SL_BF16 ? PAIRS : FLOATS, rows, s, r, hd, i / 8, HALF_BLK);
     }
 }
 
 /* Scores of the rows [r, end) of a tile. */
 INLINE void scores(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                   const struct sl_attn_block *b)
+                   const struct sl_attn_block *b, const struct sl_attn_block *next)
 {
-    if (end - r > FEW)
-        many_scores(type, s, r, end, hd, b);
-    else if (end - r == 3)
-        few_scores(type, 3, s, r, hd, b);
-    else if (end - r == 2)
-        few_scores(type, 2, s, r, hd, b);
-    else
-        few_scores(type, 1, s, r, hd, b);
+    switch (end - r) {
+    case 1:
+        few_scores(type, 1, s, r, hd, b, next);
+        return;
+    case 2:
+        few_scores(type, 2, s, r, hd, b, next);
+        return;
+    case 3:
+        few_scores(type, 3, s, r, hd, b, next);
+        return;
+    case FEW:
+        few_scores(type, FEW, s, r, hd, b, next);
+        return;
+    default:
+        many_scores(type, s, r, end, hd, b, next);
+    }
 }
 
 /* What V adds to acc of the rows [r, end). */
 INLINE void values(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                   const struct sl_attn_block *b, const struct sl_attn_seen *seen)
+                   const struct sl_attn_block *b, const struct sl_attn_block *next,
+                   const struct sl_attn_seen *seen)
 {
-    const struct values v = {.rows = b->v, .width = sl_attn_width(hd)};
+    const struct values v = {b->v, next->v, s->v, sl_attn_width(hd)};
     const uint32_t *n = seen->n;
     for (; end > r && seen->first[end - 1] > 0; end--) /* the window begins inside of the block */
         value_rows(IN_PAGES, type, 1, s, &v, end - 1, seen->first[end - 1], n + end - 1);
-    if (end == r)
+    switch (end - r) {
+    case 0:
         return;
-    if (end - r > FEW)
-        many_values(type, s, r, end, hd, b, n);
-    else if (end - r == 3)
-        value_rows(IN_PAGES, type, 3, s, &v, r, 0, n + r);
-    else if (end - r == 2)
-        value_rows(IN_PAGES, type, 2, s, &v, r, 0, n + r);
-    else
+    case 1:
         value_rows(IN_PAGES, type, 1, s, &v, r, 0, n + r);
+        return;
+    case 2:
+        value_rows(IN_PAGES, type, 2, s, &v, r, 0, n + r);
+        return;
+    case 3:
+        value_rows(IN_PAGES, type, 3, s, &v, r, 0, n + r);
+        return;
+    case FEW:
+        value_rows(IN_PAGES, type, FEW, s, &v, r, 0, n + r);
+        return;
+    default:
+        many_values(type, s, &v, r, end, b->n, n);
+    }
 }
 
 INLINE __m256 round_bf16(__m256 x)
@@ -386,53 +539,51 @@ static void softmax_rows(const struct sl_attn_scratch *s, uint32_t r, uint32_t e
         softmax_row(s, r, seen->first[r], seen->n[r], hd, bf16);
 }
 
-static void prefetch_rows(const uint8_t *const rows[BLK], uint32_t n, uint32_t token_bytes)
-{
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t at = 0; at < token_bytes; at += 64)
-            _mm_prefetch(rows[i] + at, _MM_HINT_T1);
-}
-
 static __attribute__((noinline)) void scores_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
-                                                  uint32_t hd, const struct sl_attn_block *b)
+                                                  uint32_t hd, const struct sl_attn_block *b,
+                                                  const struct sl_attn_block *next)
 {
-    scores(SL_BF16, s, r, end, hd, b);
+    scores(SL_BF16, s, r, end, hd, b, next);
 }
 
 static __attribute__((noinline)) void values_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end,
                                                   uint32_t hd, const struct sl_attn_block *b,
+                                                  const struct sl_attn_block *next,
                                                   const struct sl_attn_seen *seen)
 {
-    values(SL_BF16, s, r, end, hd, b, seen);
+    values(SL_BF16, s, r, end, hd, b, next, seen);
 }
 
 static void attend_bf16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                        const struct sl_attn_seen *seen, const struct sl_attn_block *b)
+                        const struct sl_attn_seen *seen, const struct sl_attn_block *b,
+                        const struct sl_attn_block *next)
 {
     uint32_t mode = _mm_getcsr();
     _mm_setcsr(mode | FLUSH_SUBNORMALS);
-    scores_bf16(s, r, end, hd, b);
+    scores_bf16(s, r, end, hd, b, next);
     _mm_setcsr(mode);
     softmax_rows(s, r, end, seen, hd, 1);
     _mm_setcsr(mode | FLUSH_SUBNORMALS);
-    values_bf16(s, r, end, hd, b, seen);
+    values_bf16(s, r, end, hd, b, next, seen);
     _mm_setcsr(mode);
 }
 
 static void attend_f16(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                       const struct sl_attn_seen *seen, const struct sl_attn_block *b)
+                       const struct sl_attn_seen *seen, const struct sl_attn_block *b,
+                       const struct sl_attn_block *next)
 {
-    scores(SL_F16, s, r, end, hd, b);
+    scores(SL_F16, s, r, end, hd, b, next);
     softmax_rows(s, r, end, seen, hd, 0);
-    values(SL_F16, s, r, end, hd, b, seen);
+    values(SL_F16, s, r, end, hd, b, next, seen);
 }
 
 static void attend_f32(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                       const struct sl_attn_seen *seen, const struct sl_attn_block *b)
+                       const struct sl_attn_seen *seen, const struct sl_attn_block *b,
+                       const struct sl_attn_block *next)
 {
-    scores(SL_F32, s, r, end, hd, b);
+    scores(SL_F32, s, r, end, hd, b, next);
     softmax_rows(s, r, end, seen, hd, 0);
-    values(SL_F32, s, r, end, hd, b, seen);
+    values(SL_F32, s, r, end, hd, b, next, seen);
 }
 
 /* The block with its rows copied to scratch, for a head_dim that is no multiple of 16: the inner loops take
@@ -454,23 +605,24 @@ static void attend_block(const struct sl_attn_tile *t, const struct sl_attn_scra
                          const struct sl_attn_block *next)
 {
     uint32_t hd = t->shape->head_dim;
-    prefetch_rows(next->k, next->n, (uint32_t)t->kv->token_bytes);
-    prefetch_rows(next->v, next->n, (uint32_t)t->kv->token_bytes);
-    if (t->kv->g.dtype == SL_Q8) {
-        sl_avx2_q8_block(s, r, end, hd, seen, b);
-        return;
-    }
     struct sl_attn_block wide;
-    if (hd % 16 != 0) {
+    if (hd % 16 != 0 && t->kv->g.dtype != SL_Q8) {
         widen_rows(s, (uint32_t)t->kv->token_bytes, b, &wide);
         b = &wide;
     }
-    if (t->kv->g.dtype == SL_BF16)
-        attend_bf16(s, r, end, hd, seen, b);
-    else if (t->kv->g.dtype == SL_F16)
-        attend_f16(s, r, end, hd, seen, b);
-    else
-        attend_f32(s, r, end, hd, seen, b);
+    switch (t->kv->g.dtype) {
+    case SL_Q8:
+        sl_avx2_q8_block(s, r, end, hd, seen, b, next);
+        return;
+    case SL_BF16:
+        attend_bf16(s, r, end, hd, seen, b, next);
+        return;
+    case SL_F16:
+        attend_f16(s, r, end, hd, seen, b, next);
+        return;
+    default:
+        attend_f32(s, r, end, hd, seen, b, next);
+    }
 }
 
 static void load_query(const float *q, uint32_t hd, float scale, enum sl_dtype type,

@@ -15,6 +15,9 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* The compiler is to make a sum step by step, in this register: moved about it would spill. */
+#define IN_TURN(sum) __asm__("" : "+x"(sum))
+
 /* Lanes of all ones at the positions in [first, n) of the 8 from i on. */
 INLINE __m256 between(uint32_t i, uint32_t first, uint32_t n)
 {
@@ -28,6 +31,7 @@ INLINE __m256 between(uint32_t i, uint32_t first, uint32_t n)
 /* SL_Q8: the parts of struct sl_attn_loops (attention_q8_avx2.c). */
 void sl_avx2_q8_query(const float *q, uint32_t hd, float scale, const struct sl_attn_scratch *s, uint32_t r);
 void sl_avx2_q8_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                      const struct sl_attn_seen *seen, const struct sl_attn_block *b);
+                      const struct sl_attn_seen *seen, const struct sl_attn_block *b,
+                      const struct sl_attn_block *next);
 
 #endif

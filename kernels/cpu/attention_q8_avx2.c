@@ -44,18 +44,29 @@ static inline __m256i load_16(const uint8_t *from, uint32_t n)
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
 }
 
+/* Asks for a row that will be read. */
+INLINE void prefetch_row(const uint8_t *row, uint32_t hd)
+{
+    for (uint32_t at = 0; at < hd; at += 64)
+        _mm_prefetch(row + at, _MM_HINT_T1);
+}
+
 /* K to s->k [BLK][width], V as pairs of positions to s->v [BLK / 2][width][2]; their scales. */
-static void load_block(const struct sl_attn_scratch *s, uint32_t hd, const struct sl_attn_block *b)
+static void load_block(const struct sl_attn_scratch *s, uint32_t hd, const struct sl_attn_block *b,
+                       const struct sl_attn_block *next)
 {
     uint32_t width = sl_attn_width(hd);
     for (uint32_t i = 0; i < BLK; i++) {
+        prefetch_row(next->k[i], hd);
         memcpy(&s->k_scale[i], b->k_scale[i], sizeof *s->k_scale);
         memcpy(&s->v_scale[i], b->v_scale[i], sizeof *s->v_scale);
         for (uint32_t d = 0; d < width; d += 16)
             _mm256_store_si256((__m256i *)((int16_t *)s->k + (size_t)i * width + d),
                                load_16(b->k[i] + d, hd - d));
     }
-    for (uint32_t i = 0; i < BLK; i += 2)
+    for (uint32_t i = 0; i < BLK; i += 2) {
+        prefetch_row(next->v[i], hd);
+        prefetch_row(next->v[i + 1], hd);
         for (uint32_t d = 0; d < width; d += 16) {
             __m256i x = load_16(b->v[i] + d, hd - d), y = load_16(b->v[i + 1] + d, hd - d);
             __m256i lo = _mm256_unpacklo_epi16(x, y), hi = _mm256_unpackhi_epi16(x, y);
@@ -63,6 +74,7 @@ static void load_block(const struct sl_attn_scratch *s, uint32_t hd, const struc
             _mm256_store_si256(to, _mm256_permute2x128_si256(lo, hi, 0x20));
             _mm256_store_si256(to + 1, _mm256_permute2x128_si256(lo, hi, 0x31));
         }
+    }
 }
 
 /* Lane i of the result is the sum of a[i]. */
@@ -167,10 +179,11 @@ INLINE void values(uint32_t rows, const struct sl_attn_scratch *s, uint32_t r, u
 }
 
 void sl_avx2_q8_block(const struct sl_attn_scratch *s, uint32_t r, uint32_t end, uint32_t hd,
-                      const struct sl_attn_seen *seen, const struct sl_attn_block *b)
+                      const struct sl_attn_seen *seen, const struct sl_attn_block *b,
+                      const struct sl_attn_block *next)
 {
     float worth[SL_ATTN_QROWS];
-    load_block(s, hd, b);
+    load_block(s, hd, b, next);
     for (uint32_t i = r; i < end; i++)
         worth[i] = weigh(s, i, hd, seen->first[i], seen->n[i]);
     for (uint32_t d = 0; d < hd; d += 16) {

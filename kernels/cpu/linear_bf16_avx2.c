@@ -1,16 +1,18 @@
 /* kernels/cpu/linear_bf16_avx2.c - a packed panel of bfloat16 times rows of activations, with float32 FMA.
  *
  * Both sides become float32, the odd element of a pair is added first, and subnormal arguments and results of
- * the products are taken as zero (MXCSR): this is what vdpbf16ps does. With few rows weights are unpacked in
- * registers. With more, a stretch of K at a time is unpacked into the nearest cache, the panel's weights once
- * for all rows and the activations of a tile once for the panel; the sums lie there between stretches.
+ * the products are taken as zero (MXCSR): this is what vdpbf16ps does. Weights are unpacked in
+ * registers, two instructions for two vectors of which the products of some rows take many. With more than a
+ * few rows, the activations of a tile are unpacked into the nearest cache, a stretch of K at a time, and the
+ * sums lie there between stretches.
  *
  * The order of the sums: struct sl_cpu_isa (cpu_dev.h). */
 #include "kernels/cpu/linear_avx2.h"
 
 #define FEW              4u      /* most rows whose products unpack as they go */
 #define TILE             6u      /* rows x 2 vectors: 12 sums, 2 of weights, a factor */
-#define STRETCH          32u     /* pairs of K: 8 KiB of weights, beside 8 KiB of sums in a cache of 32 */
+#define STRETCH          32u     /* pairs of K: 4 KiB of weights, beside 8 KiB of sums in a cache of 32 */
+#define PREFETCH_AHEAD   4096    /* bytes: a stretch */
 #define FLUSH_SUBNORMALS 0x8040u /* MXCSR: flush to zero, denormals are zeros */
 
 /* The odd (or even) elements of a vector of pairs. */
@@ -68,26 +70,10 @@ INLINE void sum_few(uint32_t rows, uint32_t v0, uint32_t vectors, const struct s
     }
 }
 
-/* A stretch of K in float32: the odd elements of all pairs, and the even ones. */
-struct weights {
-    _Alignas(32) float at[2][STRETCH][SL_PANEL];
-};
-
+/* The activations of a tile over a stretch of K in float32: the odd elements of all pairs, and the even ones. */
 struct factors {
-    float at[2][TILE][STRETCH + 4];
+    float at[2][TILE][STRETCH + 4]; /* rows do not fall into one cache set */
 };
-
-INLINE void unpack_weights(const uint8_t *panel, uint32_t pairs, struct weights *to)
-{
-    for (uint32_t k = 0; k < pairs; k++, panel += SL_PANEL * 4) {
-        UNROLL
-        for (uint32_t v = 0; v < VECTORS; v++) {
-            __m256i both = load_pairs(panel + 32 * v);
-            _mm256_store_ps(to->at[0][k] + 8 * v, of_pairs(1, both));
-            _mm256_store_ps(to->at[1][k] + 8 * v, of_pairs(0, both));
-        }
-    }
-}
 
 /* Reads up to STRETCH pairs, which the padding of a row of activations has room for. */
 INLINE void unpack_factors(const uint16_t *bf, size_t stride, uint32_t rows, uint32_t pairs,
@@ -103,20 +89,22 @@ INLINE void unpack_factors(const uint16_t *bf, size_t stride, uint32_t rows, uin
     }
 }
 
-/* Half of the panel's columns for a tile of rows. */
-INLINE void add_tile(uint32_t rows, uint32_t v0, const struct weights *w, const struct factors *f,
+/* Vectors v0 and v0 + 1 of the panel for a tile of rows. */
+INLINE void add_half(uint32_t rows, uint32_t v0, const uint8_t *panel, const struct factors *f,
                      uint32_t pairs, float (*sums)[SL_PANEL])
 {
     __m256 acc[TILE][2];
+    panel += 32 * v0;
     UNROLL
     for (uint32_t r = 0; r < rows; r++) {
         acc[r][0] = _mm256_load_ps(sums[r] + 8 * v0);
         acc[r][1] = _mm256_load_ps(sums[r] + 8 * v0 + 8);
     }
-    for (uint32_t k = 0; k < pairs; k++) {
+    for (uint32_t k = 0; k < pairs; k++, panel += SL_PANEL * 4) {
+        _mm_prefetch(panel + PREFETCH_AHEAD, _MM_HINT_T0);
         UNROLL
         for (int e = 0; e < 2; e++) {
-            __m256 w0 = _mm256_load_ps(w->at[e][k] + 8 * v0), w1 = _mm256_load_ps(w->at[e][k] + 8 * v0 + 8);
+            __m256 w0 = of_pairs(1 - e, load_pairs(panel)), w1 = of_pairs(1 - e, load_pairs(panel + 32));
             UNROLL
             for (uint32_t r = 0; r < rows; r++) {
                 __m256 one = _mm256_broadcast_ss(f->at[e][r] + k);
@@ -134,33 +122,47 @@ INLINE void add_tile(uint32_t rows, uint32_t v0, const struct weights *w, const 
     }
 }
 
-INLINE void add_rows(uint32_t rows, const uint16_t *bf, size_t stride, const struct weights *w,
-                     uint32_t pairs, float (*sums)[SL_PANEL])
+INLINE void add_tile(uint32_t rows, const uint8_t *panel, const uint16_t *bf, size_t stride, uint32_t pairs,
+                     float (*sums)[SL_PANEL])
 {
     struct factors f;
     unpack_factors(bf, stride, rows, pairs, &f);
-    add_tile(rows, 0, w, &f, pairs, sums);
-    add_tile(rows, 2, w, &f, pairs, sums);
+    add_half(rows, 0, panel, &f, pairs, sums);
+    add_half(rows, 2, panel, &f, pairs, sums);
 }
 
-INLINE void sum_many(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
+static void add_rows(uint32_t rows, const uint8_t *panel, const uint16_t *bf, size_t stride, uint32_t pairs,
+                     float (*sums)[SL_PANEL])
+{
+    switch (rows) {
+    case 3:
+        add_tile(3, panel, bf, stride, pairs, sums);
+        return;
+    case 4:
+        add_tile(4, panel, bf, stride, pairs, sums);
+        return;
+    case 5:
+        add_tile(5, panel, bf, stride, pairs, sums);
+        return;
+    default:
+        add_tile(TILE, panel, bf, stride, pairs, sums);
+    }
+}
+
+static void sum_many(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
                      uint32_t rows, float (*sums)[SL_PANEL])
 {
-    const uint32_t all = (w->n_cols + 1) / 2;
-    struct weights weights;
+    const uint32_t all = (w->n_cols + 1) / 2, tiles = (rows + TILE - 1) / TILE;
     memset(sums, 0, rows * sizeof *sums);
     for (uint32_t k = 0; k < all; k += STRETCH) {
-        uint32_t pairs = all - k < STRETCH ? all - k : STRETCH, r = 0;
-        unpack_weights(w->data + p * w->panel_bytes + (size_t)k * SL_PANEL * 4, pairs, &weights);
+        const uint8_t *panel = w->data + p * w->panel_bytes + (size_t)k * SL_PANEL * 4;
         const uint16_t *bf = x->bf + r0 * x->bf_stride + 2 * (size_t)k;
-        for (; r + TILE <= rows && r + 8 != rows; r += TILE) /* two tiles of 4 beat one of 6 and one of 2 */
-            add_rows(TILE, bf + r * x->bf_stride, x->bf_stride, &weights, pairs, sums + r);
-        for (; r + 4 <= rows; r += 4)
-            add_rows(4, bf + r * x->bf_stride, x->bf_stride, &weights, pairs, sums + r);
-        for (; r + 2 <= rows; r += 2)
-            add_rows(2, bf + r * x->bf_stride, x->bf_stride, &weights, pairs, sums + r);
-        if (r < rows)
-            add_rows(1, bf + r * x->bf_stride, x->bf_stride, &weights, pairs, sums + r);
+        uint32_t pairs = all - k < STRETCH ? all - k : STRETCH;
+        for (uint32_t i = 0, r = 0; i < tiles; i++) { /* of 3 to TILE rows */
+            uint32_t n = (rows - r) / (tiles - i);
+            add_rows(n, panel, bf + r * x->bf_stride, x->bf_stride, pairs, sums + r);
+            r += n;
+        }
     }
 }
 

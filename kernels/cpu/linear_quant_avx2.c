@@ -4,8 +4,8 @@
  * vpmaddubsw adds two products of an unsigned and a signed byte in int16 and saturates. How many quads of a
  * part may be added in int16 before they are widened follows from the largest code: of 4 and 5 bits all four
  * (8 * 31 * 127 = 31496), of 6 bits two (4 * 63 * 127 = 32004). Codes of 8 bits do not fit at all (2 * 255 *
- * 127) and are taken as nibbles, 16 * high + low. (The other way, |w| times x with the sign of w, needs a sign
- * and a widening per product, which is as much.) The zero point becomes the value at which the sum starts.
+ * 127): they and the activations become int16, the even and the odd bytes of a quad apart, and vpmaddwd adds
+ * products in int32. The zero point becomes the value at which the sum starts.
  *
  * A vector has 8 columns, so 4 vectors a panel. With 16 registers a tile is a few rows by a few vectors, as
  * many as fill them with int16 sums; the float32 sums lie on the stack, in the nearest cache. Unpacking for
@@ -15,7 +15,7 @@
  * The order of the sums: struct sl_cpu_isa (cpu_dev.h). */
 #include "kernels/cpu/linear_avx2.h"
 
-#define INT_SUMS       8u   /* int16 sums of a tile in registers, beside weights, a factor and products */
+#define INT_SUMS       8u   /* integer sums of a tile in registers, beside weights, a factor and products */
 #define TILE           4u   /* rows */
 #define QUADS          4u   /* of a part */
 #define PREFETCH_AHEAD 2048 /* bytes; covers the memory latency of a streaming thread at one row */
@@ -44,11 +44,9 @@ INLINE __m256i bits_of(__m256i bytes, uint32_t shift, int mask)
     return _mm256_and_si256(_mm256_srli_epi16(bytes, (int)shift), _mm256_set1_epi8((char)mask));
 }
 
-/* Quad s of vector v of a block: its codes, of 8 bits their low half. */
+/* Quad s of vector v of a block: its codes, of at most 6 bits. */
 INLINE __m256i codes_of(uint32_t bits, const uint8_t *block, uint32_t v, uint32_t s)
 {
-    if (bits == 8)
-        return bits_of(bytes_at(block + s * 128 + v * 32), 0, 15);
     __m256i low = bits_of(bytes_at(block + s % 4 * 128 + v * 32), s / 4 * 4, 15);
     if (bits == 4)
         return low;
@@ -58,50 +56,78 @@ INLINE __m256i codes_of(uint32_t bits, const uint8_t *block, uint32_t v, uint32_
     return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
 }
 
-/* Of 8 bits, the high half. */
-INLINE __m256i high_of(const uint8_t *block, uint32_t v, uint32_t s)
-{
-    return bits_of(bytes_at(block + s * 128 + v * 32), 4, 15);
-}
-
 /* Vectors [v0, v0 + vectors), a part of a block against rows [0, rows) at x: sums of products with the zero
- * point still in the codes. */
+ * point still in the codes, of at most 6 bits. */
 INLINE void dot_part(uint32_t bits, uint32_t rows, uint32_t vectors, const uint8_t *block, uint32_t v0,
                      uint32_t part, const struct sl_qblock *x, __m256i t[TILE][VECTORS])
 {
     const __m256i ones = _mm256_set1_epi16(1);
     const uint32_t together = bits == 6 ? 2 : QUADS;
-    __m256i low[TILE][VECTORS], high[TILE][VECTORS];
+    __m256i sums[TILE][VECTORS];
     UNROLL
     for (uint32_t i = 0; i < QUADS; i++) {
         const uint32_t s = part * QUADS + i;
-        __m256i lo[VECTORS], hi[VECTORS];
+        __m256i codes[VECTORS];
         UNROLL
-        for (uint32_t v = 0; v < vectors; v++) {
-            lo[v] = codes_of(bits, block, v0 + v, s);
-            hi[v] = bits == 8 ? high_of(block, v0 + v, s) : lo[v];
-        }
+        for (uint32_t v = 0; v < vectors; v++)
+            codes[v] = codes_of(bits, block, v0 + v, s);
         UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             __m256i quad = quad_at(x[r].q + 4 * s);
             UNROLL
             for (uint32_t v = 0; v < vectors; v++) {
-                low[r][v] = add_products(i % together ? low[r][v] : _mm256_setzero_si256(), lo[v], quad);
-                if (bits == 8)
-                    high[r][v] = add_products(i ? high[r][v] : _mm256_setzero_si256(), hi[v], quad);
+                sums[r][v] = add_products(i % together ? sums[r][v] : _mm256_setzero_si256(), codes[v], quad);
                 if (i % together + 1 < together)
                     continue;
-                __m256i wide = _mm256_madd_epi16(low[r][v], ones);
+                __m256i wide = _mm256_madd_epi16(sums[r][v], ones);
                 t[r][v] = i < together ? wide : _mm256_add_epi32(t[r][v], wide);
             }
         }
     }
-    if (bits != 8)
-        return;
+}
+
+/* The quads of a block of activations in int16: elements 0 and 2 of all, and elements 1 and 3. */
+struct halves {
+    _Alignas(32) int32_t even[2 * QUADS], odd[2 * QUADS];
+};
+
+INLINE void widen(const struct sl_qblock *x, struct halves *to)
+{
+    __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)x->q);
+    _mm256_store_si256((__m256i *)to->even, _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8));
+    _mm256_store_si256((__m256i *)to->odd, _mm256_srai_epi16(q, 8));
+}
+
+INLINE __m256i add_wide(__m256i sum, __m256i codes, __m256i x)
+{
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(codes, x));
+    IN_TURN(sum);
+    return sum;
+}
+
+/* The same with codes of 8 bits. */
+INLINE void dot_part_8(uint32_t rows, uint32_t vectors, const uint8_t *block, uint32_t v0, uint32_t part,
+                       const struct halves x[TILE], __m256i t[TILE][VECTORS])
+{
     UNROLL
-    for (uint32_t i = 0; i < rows * vectors; i++) {
-        uint32_t r = i / vectors, v = i % vectors;
-        t[r][v] = _mm256_add_epi32(t[r][v], _mm256_slli_epi32(_mm256_madd_epi16(high[r][v], ones), 4));
+    for (uint32_t i = 0; i < QUADS; i++) {
+        const uint32_t s = part * QUADS + i;
+        __m256i even[VECTORS], odd[VECTORS];
+        UNROLL
+        for (uint32_t v = 0; v < vectors; v++) {
+            __m256i bytes = bytes_at(block + s * 128 + (v0 + v) * 32);
+            even[v] = _mm256_and_si256(bytes, _mm256_set1_epi16(255));
+            odd[v] = _mm256_srli_epi16(bytes, 8);
+        }
+        UNROLL
+        for (uint32_t r = 0; r < rows; r++) {
+            __m256i x0 = _mm256_set1_epi32(x[r].even[s]), x1 = _mm256_set1_epi32(x[r].odd[s]);
+            UNROLL
+            for (uint32_t v = 0; v < vectors; v++) {
+                t[r][v] = add_wide(i ? t[r][v] : _mm256_setzero_si256(), even[v], x0);
+                t[r][v] = add_wide(t[r][v], odd[v], x1);
+            }
+        }
     }
 }
 
@@ -188,8 +214,7 @@ INLINE void sum_tile(enum sl_dtype type, uint32_t rows, const struct sl_segment 
                      const struct sl_acts *x, uint32_t r0, float (*sums)[SL_PANEL])
 {
     const struct sl_form f = sl_form_of(type);
-    const uint32_t most = INT_SUMS / (f.code_bits == 8 ? 2 * rows : rows),
-                   vectors = most < VECTORS ? most : VECTORS;
+    const uint32_t vectors = INT_SUMS / rows < VECTORS ? INT_SUMS / rows : VECTORS;
     const uint8_t *head = w->data + p * w->panel_bytes;
     const struct sl_qblock *q = sl_acts_block(x, r0, 0);
     __m256 acc[TILE][VECTORS];
@@ -201,14 +226,23 @@ INLINE void sum_tile(enum sl_dtype type, uint32_t rows, const struct sl_segment 
         UNROLL
         for (uint32_t i = 0; i < f.codes + f.scales; i += 64)
             _mm_prefetch(block + PREFETCH_AHEAD + i, _MM_HINT_T0);
+        struct halves wide[TILE];
+        UNROLL
+        for (uint32_t r = 0; f.code_bits == 8 && r < rows; r++)
+            widen(q + r, &wide[r]);
         UNROLL
         for (uint32_t v0 = 0; v0 < VECTORS; v0 += vectors) {
             /* the quads of x are to be loaded again for the next vectors: kept, they would spill */
             __asm__ volatile("" ::: "memory");
             __m256i t[2][TILE][VECTORS];
             struct scales scales[VECTORS];
-            dot_part(f.code_bits, rows, vectors, block, v0, 0, q, t[0]);
-            dot_part(f.code_bits, rows, vectors, block, v0, 1, q, t[1]);
+            UNROLL
+            for (uint32_t part = 0; part < 2; part++) {
+                if (f.code_bits == 8)
+                    dot_part_8(rows, vectors, block, v0, part, wide, t[part]);
+                else
+                    dot_part(f.code_bits, rows, vectors, block, v0, part, q, t[part]);
+            }
             UNROLL
             for (uint32_t v = 0; v < vectors; v++)
                 scales[v] = load_scales(type, head, block + f.codes, v0 + v);
