@@ -255,5 +255,9 @@ class Load:
                     reasons[a.error] = reasons.get(a.error, 0) + 1
             if problem:
                 wrong.append(f"question {number}, {asking.headers.get('X-Sluice-Mode', 'auto')}, {a.id}: {problem}"[:2000])
-        counts["longest_gap_s"] = round(max([a.longest_gap_s for _, asking, _, a in self.outcomes if not asking.left], default=0.0), 2)
+        stayed = [o for o in self.outcomes if not o[1].left]
+        if stayed:
+            number, asking, _, a = max(stayed, key=lambda o: o[3].longest_gap_s)
+            counts["longest_gap_s"] = round(a.longest_gap_s, 2)
+            counts["longest_gap_of"] = f"{a.id}: {asking.headers.get('X-Sluice-Mode', 'auto')}, prompt of {len(self.questions[number].body['prompt'])} tokens"
         return counts, wrong, reasons
