@@ -60,7 +60,7 @@ void sl_cost_learner_init(struct sl_cost_learner *k, const struct sl_cost_model 
         for (uint32_t j = 0; j < n; j++) {
             double own = i == j ? 1 : 0;
             if (i < m->n_points && j < m->n_points)
-                own = exp2(-fabs(log2((double)m->rows[i] / m->rows[j])) / NEAR_OCTAVE);
+                own = exp2(-fabs(log2(m->rows[i]) - log2(m->rows[j])) / NEAR_OCTAVE);
             k->alike[i][j] = COMMON + (1 - COMMON) * own;
         }
     struct sl_cost_model copy = *m;
@@ -84,16 +84,17 @@ static double square(double x)
     return x * x;
 }
 
-/* What a load says about each value's error, and its variance. */
+/* What a load says about each value's error, and its variance. Most units are 0, and cov is symmetric. */
 static double blame(const struct sl_cost_learner *k, const double *units, uint32_t n, double *out)
 {
     double variance = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         out[i] = 0;
-        for (uint32_t j = 0; j < n; j++)
-            out[i] += k->cov[i][j] * units[j];
+    for (uint32_t j = 0; j < n; j++)
+        for (uint32_t i = 0; i < n && units[j] != 0; i++)
+            out[i] += k->cov[j][i] * units[j];
+    for (uint32_t i = 0; i < n; i++)
         variance += units[i] * out[i];
-    }
     return variance;
 }
 
@@ -117,12 +118,13 @@ void sl_cost_observe(struct sl_cost_learner *k, struct sl_cost_model *m, const s
         expected = sqrt(variance + square(NOISE * predicted) + square(NOISE_MS));
     }
     double total = variance + square(NOISE * fmax(predicted, real_ms)) + square(NOISE_MS);
-    double gain = fmin(fmax(miss, -MAX_SIGMAS * expected), MAX_SIGMAS * expected) / total;
+    double certainty = 1 / total;
+    double gain = fmin(fmax(miss, -MAX_SIGMAS * expected), MAX_SIGMAS * expected) * certainty;
     for (uint32_t i = 0; i < n; i++) {
         double *v = sl_cost_value(m, i);
         *v = fmax(*v + share[i] * gain, *v * MOST_FALL);
     }
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < n; j++)
-            k->cov[i][j] -= share[i] * share[j] / total;
+            k->cov[i][j] -= share[i] * share[j] * certainty;
 }

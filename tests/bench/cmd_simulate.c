@@ -20,16 +20,18 @@
 #define MAX_ARMS     16u
 #define BISECT_CLOSE 1.025 /* capacity is known to 2.5 % */
 #define BISECT_STEPS 16u
+#define FIRST_STRIDE 1.2 /* from the speed given; each further stride is the square of the one before.. */
+#define LAST_STRIDE  4.0 /* ..up to this */
 #define SPEED_LEAST  1e-3
 #define SPEED_MOST   1e4
 
 struct options {
-    char *cluster, *model, *trace, *json;
+    char *cluster, *model, *trace, *json, *csv;
     struct sl_conf_list arms;
     uint32_t prefill, decode, requests, max_tokens, max_total, seeds;
     double speed, rate, token_scale, slo_ttft, slo_gap, cost_error, noise, share, warm_up;
     uint64_t seed;
-    bool capacity, quiet, each;
+    bool capacity, stop, quiet, each;
 };
 
 #define AT(m) offsetof(struct options, m)
@@ -63,6 +65,8 @@ static const struct sl_conf_opt option_table[] = {
      NULL},
     {"capacity", SL_CONF_BOOL, AT(capacity), "false", "search the highest speed instead of one run", 0, 0,
      NULL},
+    {"stop", SL_CONF_BOOL, AT(stop), "false",
+     "end a run as soon as too many missed for that share; its figures are those until then", 0, 0, NULL},
     {"cost_error", SL_CONF_F64, AT(cost_error), "0.1",
      "the policies' cost model starts up to that far from the truth, relative", 0, 0.9, NULL},
     {"noise", SL_CONF_F64, AT(noise), "0.02", "standard deviation of a step's time, relative", 0, 1, NULL},
@@ -74,6 +78,8 @@ static const struct sl_conf_opt option_table[] = {
     {"quiet", SL_CONF_BOOL, AT(quiet), "false", "no progress line", 0, 0, NULL},
     {"json", SL_CONF_STRING, AT(json), NULL, "write the whole result there", 0, 0, NULL},
     {"each", SL_CONF_BOOL, AT(each), "false", "with every request in it", 0, 0, NULL},
+    {"csv", SL_CONF_STRING, AT(csv), NULL, "write a line for each request there: where it ran, what it felt",
+     0, 0, NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
 struct arm {
@@ -98,36 +104,42 @@ static bool parse_arm(const char *text, struct arm *a)
     return sl_place_mode_parse(mode, &a->mode);
 }
 
-static bool is_late(const struct options *o, const struct sim_outcome *q)
+static struct sim_limits limits_of(const struct options *o)
 {
-    return q->ttft > o->slo_ttft * q->alone_ttft;
-}
-
-static bool is_paused(const struct options *o, const struct sim_outcome *q)
-{
-    return q->gap_max > o->slo_gap * q->alone_gap;
+    return (struct sim_limits){.ttft_times = o->slo_ttft, .gap_times = o->slo_gap, .misses = SIZE_MAX};
 }
 
 /* Of all requests, also those refused or not finished. */
 static double attained(const struct options *o, const struct sim_result *r)
 {
+    const struct sim_limits limits = limits_of(o);
     size_t good = 0;
     for (size_t i = 0; i < r->n; i++) {
         const struct sim_outcome *q = &r->outcomes[i];
-        good += q->done && !is_late(o, q) && !is_paused(o, q);
+        good += q->done && !sim_is_late(&limits, q) && !sim_is_paused(&limits, q);
     }
     return (double)good / (double)r->n;
+}
+
+static size_t warm_up_of(const struct options *o, size_t n)
+{
+    return (size_t)(o->warm_up * (double)n);
 }
 
 /* Adds one run's outcomes to those of the runs before it, less the warm-up. Takes them. */
 static void pool(const struct options *o, struct sim_result *all, struct sim_result *r, unsigned n_before)
 {
-    size_t warm = (size_t)(o->warm_up * (double)r->n), n = r->n - warm;
+    size_t warm = warm_up_of(o, r->n), n = r->n - warm;
     all->outcomes = sl_xrealloc_array(all->outcomes, all->n + n, sizeof *all->outcomes);
     memcpy(all->outcomes + all->n, r->outcomes + warm, n * sizeof *all->outcomes);
     all->n += n;
     all->n_refused += r->n_refused;
     all->n_unfinished += r->n_unfinished;
+    all->n_missed += r->n_missed;
+    all->stopped |= r->stopped;
+    all->hit_tokens += r->hit_tokens;
+    all->moved_tokens += r->moved_tokens;
+    all->prompt_tokens += r->prompt_tokens;
     all->span_s += r->span_s;
     all->steps += r->steps;
     all->tokens += r->tokens;
@@ -138,8 +150,16 @@ static void pool(const struct options *o, struct sim_result *all, struct sim_res
     sim_result_fini(r);
 }
 
+/* To be known before a run is over: how many may miss in all seeds together, less those that did. */
+static size_t misses_left(const struct options *o, size_t n, size_t missed)
+{
+    double allowed = (1 - o->share) * (double)(n - warm_up_of(o, n)) * o->seeds + 1e-9;
+    return allowed > (double)missed ? (size_t)allowed - missed : 0;
+}
+
 static enum sl_err run_seed(const struct options *o, const struct sim_cluster *c, const struct arm *a,
-                            double speed, uint64_t seed, struct sim_result *out, struct sl_why *why)
+                            double speed, uint64_t seed, size_t missed, struct sim_result *out,
+                            struct sl_why *why)
 {
     struct sl_trace trace;
     struct sl_trace_conf tc = {.path = o->trace,
@@ -158,6 +178,10 @@ static enum sl_err run_seed(const struct options *o, const struct sim_cluster *c
     enum sl_err e = sl_trace_open(&tc, &trace, why);
     if (e)
         return e;
+    conf.limits = limits_of(o);
+    conf.limits.skip = warm_up_of(o, trace.n);
+    if (o->capacity || o->stop)
+        conf.limits.misses = misses_left(o, trace.n, missed);
     e = sim_run(c, &trace, &conf, out, why);
     sl_trace_close(&trace);
     return e;
@@ -171,9 +195,9 @@ static enum sl_err run_arm(const struct options *o, const struct sim_cluster *cl
     for (uint32_t g = 0; g < c.n_groups && a->chunk != SL_CHUNK_DEFAULT; g++)
         c.groups[g].chunk_tokens = a->chunk;
     *out = (struct sim_result){0};
-    for (uint32_t i = 0; i < o->seeds; i++) {
+    for (uint32_t i = 0; i < o->seeds && !out->stopped; i++) {
         struct sim_result r;
-        enum sl_err e = run_seed(o, &c, a, speed, o->seed + i, &r, why);
+        enum sl_err e = run_seed(o, &c, a, speed, o->seed + i, out->n_missed, &r, why);
         if (e) {
             sim_result_fini(out);
             return e;
@@ -204,6 +228,7 @@ static double value_of(const struct sim_outcome *q, enum metric m)
 static json_t *report_misses(const struct options *o, const struct sim_result *r)
 {
     json_t *doc = json_object();
+    const struct sim_limits limits = limits_of(o);
     for (enum sl_place_mode m = SL_PLACE_PD; m <= SL_PLACE_HYBRID; m++) {
         uint64_t done = 0, late = 0, paused = 0;
         for (size_t i = 0; i < r->n; i++) {
@@ -211,8 +236,8 @@ static json_t *report_misses(const struct options *o, const struct sim_result *r
             if (!q->done || q->mode != m)
                 continue;
             done++;
-            late += is_late(o, q);
-            paused += is_paused(o, q);
+            late += sim_is_late(&limits, q);
+            paused += sim_is_paused(&limits, q);
         }
         if (done)
             printf("%-16s placed %-10s %8" PRIu64 " done, %" PRIu64 " late first tokens, %" PRIu64
@@ -245,12 +270,14 @@ static json_t *report_each(const struct sim_result *r)
 static json_t *report_arm(const struct options *o, const struct arm *a, const struct sim_result *r,
                           double speed, double share)
 {
-    json_t *doc = json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "arm", a->name,
-                            "speed", speed, "within_slo", share, "span_s", r->span_s, "tokens_per_s",
-                            (double)r->tokens / r->span_s, "busy_share", r->busy_share, "step_error_p50",
-                            r->step_error, "steps", (json_int_t)r->steps, "refused", (json_int_t)r->n_refused,
-                            "unfinished", (json_int_t)r->n_unfinished, "preemptions",
-                            (json_int_t)r->preemptions, "wall_s", r->wall_s);
+    json_t *doc =
+        json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "arm",
+                  a->name, "speed", speed, "within_slo", share, "span_s", r->span_s, "tokens_per_s",
+                  (double)r->tokens / r->span_s, "busy_share", r->busy_share, "step_error_p50", r->step_error,
+                  "steps", (json_int_t)r->steps, "refused", (json_int_t)r->n_refused, "unfinished",
+                  (json_int_t)r->n_unfinished, "preemptions", (json_int_t)r->preemptions, "prompt_tokens",
+                  (json_int_t)r->prompt_tokens, "hit_tokens", (json_int_t)r->hit_tokens, "moved_tokens",
+                  (json_int_t)r->moved_tokens, "wall_s", r->wall_s);
     printf("%-16s %-12s %9s %9s %9s %9s\n", a->name, "ms", "P50", "P90", "P99", "max");
     for (unsigned m = 0; m < N_METRICS; m++) {
         struct sl_samples s = {0};
@@ -272,6 +299,10 @@ static json_t *report_arm(const struct options *o, const struct arm *a, const st
            "unfinished\n",
            "", speed, 100 * share, (double)r->tokens / r->span_s, 100 * r->busy_share, r->n_refused,
            r->n_unfinished);
+    printf("%-16s prompt tokens: %.1f %% found in prefix caches, %.1f %% travelled; %" PRIu64
+           " preemptions\n",
+           "", 100 * (double)r->hit_tokens / (double)r->prompt_tokens,
+           100 * (double)r->moved_tokens / (double)r->prompt_tokens, r->preemptions);
     printf("%-16s step prediction off by %.1f %% (median); %" PRIu64 " steps in %.1f s\n", "",
            100 * r->step_error, r->steps, r->wall_s);
     json_object_set_new(doc, "placed", report_misses(o, r));
@@ -280,12 +311,40 @@ static json_t *report_arm(const struct options *o, const struct arm *a, const st
     return doc;
 }
 
+/* A line for each judged request. */
+static void write_requests(FILE *f, const struct arm *a, double speed, const struct sim_result *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const struct sim_outcome *q = &r->outcomes[i];
+        fprintf(f, "%s,%g,%zu,%d,%.6f,%u,%u,%s,%u,%u,%u,%u,%u,%.3f,%.3f,%.3f,%.3f,%.3f,%.6f,%u,%.3f,%.3f\n",
+                a->name, speed, i, q->done, q->arrived_s, q->n_prompt, q->n_output,
+                sl_place_mode_name(q->mode), q->prefilled_by, q->split, q->hit_p, q->decoded_by, q->hit_d,
+                (double)q->predicted_ttft, (double)q->ttft, (double)q->second, (double)q->tpot,
+                (double)q->gap_max, q->gap_s, q->gap_token, (double)q->alone_ttft, (double)q->alone_gap);
+    }
+}
+
+static FILE *open_csv(const char *path, struct sl_why *why)
+{
+    FILE *f = fopen(path, "w");
+    if (!f) {
+        sl_why_set(why, SL_EIO, "cannot write %s", path);
+        return NULL;
+    }
+    fprintf(
+        f,
+        "arm,speed,request,done,arrived_s,prompt_tokens,output_tokens,placed,prefilled_by,split,"
+        "hit_p_tokens,decoded_by,hit_d_tokens,predicted_ttft_ms,ttft_ms,second_token_ms,tpot_ms,gap_max_ms,"
+        "gap_at_s,gap_token,alone_ttft_ms,alone_gap_ms\n");
+    return f;
+}
+
 /* The highest speed with enough requests within both SLOs, and the run at it. 0: not even SPEED_LEAST. */
 static enum sl_err find_capacity(const struct options *o, const struct sim_cluster *c, const struct arm *a,
                                  double *speed, struct sim_result *best, double *best_share,
                                  struct sl_why *why)
 {
-    double low = 0, high = 0, at = o->speed;
+    double low = 0, high = 0, at = o->speed, stride = FIRST_STRIDE;
     *best = (struct sim_result){0};
     for (unsigned i = 0; i < BISECT_STEPS && !(low > 0 && high > 0 && high / low <= BISECT_CLOSE); i++) {
         struct sim_result r;
@@ -302,7 +361,8 @@ static enum sl_err find_capacity(const struct options *o, const struct sim_clust
             high = at;
             sim_result_fini(&r);
         }
-        at = low == 0 ? high / 2 : high == 0 ? low * 2 : sqrt(low * high);
+        at = low == 0 ? high / stride : high == 0 ? low * stride : sqrt(low * high);
+        stride = fmin(stride * stride, LAST_STRIDE);
         if (at < SPEED_LEAST || at > SPEED_MOST)
             break;
     }
@@ -329,6 +389,9 @@ static int run(const void *options, struct sl_why *why)
                        o->arms.items[i]);
             return SL_BENCH_USAGE;
         }
+    FILE *csv = o->csv ? open_csv(o->csv, why) : NULL;
+    if (o->csv && !csv)
+        return SL_BENCH_USAGE;
     json_t *list = json_array();
     for (size_t i = 0; i < o->arms.n && e == SL_OK; i++) {
         struct sim_result r = {0};
@@ -340,8 +403,12 @@ static int run(const void *options, struct sl_why *why)
         else if (e == SL_OK)
             printf("%-16s no speed down to %g keeps %.1f %% within both SLOs\n", arms[i].name, SPEED_LEAST,
                    100 * o->share);
+        if (csv)
+            write_requests(csv, &arms[i], speed, &r);
         sim_result_fini(&r);
     }
+    if (csv && fclose(csv) != 0 && e == SL_OK)
+        e = sl_why_set(why, SL_EIO, "cannot write %s", o->csv);
     json_t *doc =
         json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:o}", "trace", o->trace ? o->trace : "drawn", "model",
                   o->cluster ? o->cluster : o->model, "slo_ttft", o->slo_ttft, "slo_gap", o->slo_gap,

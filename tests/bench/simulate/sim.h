@@ -63,8 +63,16 @@ struct sim_class { /* of requests */
     double key_weight; /* 0 = 1 */
 };
 
+struct
+    sim_limits { /* TTFT and longest gap in multiples of what a request feels alone; 0 = nothing is judged */
+    double ttft_times, gap_times;
+    size_t skip;   /* so many requests at the beginning are not judged */
+    size_t misses; /* the run ends when more than that many missed; SIZE_MAX = never */
+};
+
 struct sim_conf {
     enum sl_place_mode mode;
+    struct sim_limits limits;
     const struct sim_class *classes; /* NULL = all requests are equal and wish for nothing */
     uint32_t n_classes;              /* at most SIM_MAX_CLASSES */
     uint32_t hold_ms, max_wait_ms;   /* as of the router; 0 = never hold, never refuse */
@@ -79,10 +87,13 @@ struct sim_conf {
 struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it was refused */
     bool done, refused;
     uint32_t class;
-    uint32_t decoded_by;          /* node, counted over the groups in order */
-    uint32_t prefilled_by, split; /* of [0, split); split = 0: decoded_by did it all */
-    float waited;                 /* at the router, for its turn */
-    enum sl_place_mode mode;      /* what its placement was */
+    uint32_t decoded_by;                       /* node, counted over the groups in order */
+    uint32_t prefilled_by, split;              /* of [0, split); split = 0: decoded_by did it all */
+    uint32_t n_prompt, n_output, hit_p, hit_d; /* hits: tokens found in the prefix cache there */
+    uint32_t gap_token;                        /* the token behind the longest gap */
+    double arrived_s, gap_s;                   /* when it came, and when that gap ended */
+    float waited;                              /* at the router, for its turn */
+    enum sl_place_mode mode;                   /* what its placement was */
     float ttft, second, tpot, gap_max;
     float alone_ttft, alone_gap; /* on an idle node of the kind it decoded on: what SLOs are multiples of */
     float predicted_ttft;
@@ -91,6 +102,8 @@ struct sim_outcome { /* of one request, milliseconds; 0 and done = false when it
 struct sim_result {
     struct sim_outcome *outcomes; /* [trace.n], owned */
     size_t n, n_refused, n_unfinished;
+    size_t n_missed;      /* of those that are judged: a limit, when conf says what it is */
+    bool stopped;         /* too many missed: outcomes are those until then */
     double span_s;        /* virtual: first arrival to last token */
     uint64_t over_target; /* steps planned beyond their time target though no guard asked for it */
     uint64_t steps, tokens, preemptions, moved_tokens, hit_tokens, prompt_tokens;
@@ -102,6 +115,8 @@ struct sim_result {
 
 SL_MUST_CHECK enum sl_err sim_run(const struct sim_cluster *cluster, const struct sl_trace *trace,
                                   const struct sim_conf *conf, struct sim_result *out, struct sl_why *why);
+bool sim_is_late(const struct sim_limits *l, const struct sim_outcome *o);
+bool sim_is_paused(const struct sim_limits *l, const struct sim_outcome *o);
 void sim_result_fini(struct sim_result *r);
 
 #endif

@@ -29,12 +29,11 @@ struct sim_job {
     const struct sim_class *class;
     struct sl_account *account;
     uint32_t pending; /* events that name it */
-    bool granted, over;
+    bool granted, over, missed;
     struct sim_leg p, d;
     struct sl_node *at_p, *at_d;
     struct sl_charge charge_p, charge_d;
-    double arrived_s, first_s, last_s, gap_max_s, second_s, predicted_ms;
-    enum sl_place_mode mode;
+    double arrived_s, first_s, last_s, second_s;
     struct run *run;
 };
 
@@ -260,12 +259,9 @@ static void push(struct sim_job *j, double now_s)
     name_job(r, end + r->cluster->link_latency_us / 1e6, SIM_PAGES, j, to);
 }
 
-static void record(struct sim_job *j)
+/* What it would feel on an idle node of g. */
+static void feel_alone(const struct sim_group *g, const struct sl_trace_request *q, struct sim_outcome *o)
 {
-    struct run *r = j->run;
-    struct sim_outcome *o = &r->out->outcomes[j->index];
-    const struct sl_trace_request *q = &r->trace->requests[j->index];
-    const struct sim_group *g = j->d.node->group;
     double left = q->n_prompt, alone = 0;
     while (left > 0) {
         double c = fmin(left, g->max_batch_tokens), before = q->n_prompt - left;
@@ -274,23 +270,41 @@ static void record(struct sim_job *j)
                                                                      .prompt_history = before});
         left -= c;
     }
-    *o = (struct sim_outcome){
-        .done = true,
-        .class = o->class,
-        .waited = o->waited,
-        .decoded_by = (uint32_t)(j->d.node - r->nodes),
-        .prefilled_by = j->split ? (uint32_t)(j->p.node - r->nodes) : 0,
-        .split = j->split,
-        .mode = j->mode,
-        .ttft = (float)((j->first_s - j->arrived_s) * 1e3),
-        .second = (float)((j->second_s - j->arrived_s) * 1e3),
-        .tpot = (float)(j->output > 1 ? (j->last_s - j->first_s) * 1e3 / (j->output - 1) : 0),
-        .gap_max = (float)(j->gap_max_s * 1e3),
-        .alone_ttft = (float)alone,
-        .alone_gap = (float)sl_cost_predict_ms(
-            &g->cost,
-            &(struct sl_step_load){.decode_rows = 1, .decode_context = (double)q->n_prompt + q->n_output}),
-        .predicted_ttft = (float)j->predicted_ms};
+    o->alone_ttft = (float)alone;
+    o->alone_gap = (float)sl_cost_predict_ms(
+        &g->cost,
+        &(struct sl_step_load){.decode_rows = 1, .decode_context = (double)q->n_prompt + q->n_output});
+}
+
+bool sim_is_late(const struct sim_limits *l, const struct sim_outcome *o)
+{
+    return o->ttft > l->ttft_times * o->alone_ttft;
+}
+
+bool sim_is_paused(const struct sim_limits *l, const struct sim_outcome *o)
+{
+    return o->gap_max > l->gap_times * o->alone_gap;
+}
+
+/* Counts a miss once, as soon as it is one. */
+static void judge(struct sim_job *j)
+{
+    const struct sim_limits *l = &j->run->conf->limits;
+    const struct sim_outcome *o = &j->run->out->outcomes[j->index];
+    if (j->missed || j->index < l->skip || l->ttft_times <= 0)
+        return;
+    j->missed = sim_is_late(l, o) || sim_is_paused(l, o);
+    j->run->out->n_missed += j->missed;
+}
+
+static void record(struct sim_job *j)
+{
+    struct sim_outcome *o = &j->run->out->outcomes[j->index];
+    o->done = true;
+    o->hit_d = j->d.hit;
+    o->hit_p = j->p.hit;
+    o->second = (float)((j->second_s - j->arrived_s) * 1e3);
+    o->tpot = (float)(j->output > 1 ? (j->last_s - j->first_s) * 1e3 / (j->output - 1) : 0);
 }
 
 static void end_job(struct sim_job *j, double now_s)
@@ -314,16 +328,25 @@ static void end_job(struct sim_job *j, double now_s)
 static void on_token(struct sim_leg *l, double now_s)
 {
     struct sim_job *j = l->job;
+    struct sim_outcome *o = &j->run->out->outcomes[j->index];
     j->run->out->tokens++;
     sl_share_charge(j->account, SL_SHARE_OUTPUT);
     if (j->emitted++ == 0) {
         j->run->room = true;
         j->first_s = now_s;
+        o->ttft = (float)((now_s - j->arrived_s) * 1e3);
+        judge(j);
         if (j->split)
             sl_node_charge_drop(j->at_p, &j->charge_p, true);
         sl_node_charge_drop(j->at_d, &j->charge_d, true);
     } else {
-        j->gap_max_s = fmax(j->gap_max_s, now_s - j->last_s);
+        float gap = (float)((now_s - j->last_s) * 1e3);
+        if (gap > o->gap_max) {
+            o->gap_max = gap;
+            o->gap_token = j->emitted;
+            o->gap_s = now_s;
+            judge(j);
+        }
         if (j->emitted == 2)
             j->second_s = now_s;
     }
@@ -464,8 +487,15 @@ static void go(struct run *r, struct sim_job *j, const struct sl_place_choice *c
     struct sim_outcome *o = &r->out->outcomes[j->index];
     o->waited = (float)((now_s - j->arrived_s) * 1e3);
     sl_share_charge(j->account, r->trace->requests[j->index].n_prompt);
-    j->predicted_ms = choice->best.predicted.ttft_ms + (double)o->waited;
-    j->mode = choice->mode;
+    o->arrived_s = j->arrived_s;
+    o->n_prompt = r->trace->requests[j->index].n_prompt;
+    o->n_output = r->trace->requests[j->index].n_output;
+    o->predicted_ttft = (float)(choice->best.predicted.ttft_ms + (double)o->waited);
+    o->mode = choice->mode;
+    o->decoded_by = (uint32_t)choice->best.d;
+    o->prefilled_by = choice->best.split ? (uint32_t)choice->best.p : 0;
+    o->split = choice->best.split;
+    feel_alone(r->nodes[choice->best.d].group, &r->trace->requests[j->index], o);
     r->out->by_mode[choice->mode]++;
     open_legs(r, j, &choice->best, now_s);
 }
@@ -474,6 +504,7 @@ static void refuse(struct run *r, struct sim_job *j)
 {
     r->out->outcomes[j->index].refused = true;
     r->out->n_refused++;
+    r->out->n_missed += r->conf->limits.ttft_times > 0 && j->index >= r->conf->limits.skip;
     r->n_open--;
     sl_free(j);
 }
@@ -631,6 +662,9 @@ static void loop(struct run *r)
         tell(r, e.at_s, arrived_n);
         if (arrived_n == r->trace->n && r->n_open == 0)
             break;
+        r->out->stopped = r->out->n_missed > r->conf->limits.misses;
+        if (r->out->stopped)
+            break;
     }
     if (r->conf->progress)
         fprintf(stderr, "\r%79s\r", "");
@@ -685,8 +719,11 @@ static void free_rest(struct run *r)
             SL_LIST_FOREACH_SAFE(pos, next, lists[k])
             {
                 struct sim_leg *l = SL_CONTAINER_OF(pos, struct sim_leg, link);
-                if (!l->is_p)
-                    sl_free(l->job);
+                if (l->is_p)
+                    continue;
+                if (l->job->split)
+                    sl_list_remove(&l->job->p.link); /* it hangs on another node */
+                sl_free(l->job);
             }
         sim_node_fini(&r->nodes[i]);
     }

@@ -287,6 +287,46 @@ static void crowded_pools_lose_nothing_and_runs_repeat(void **state)
     sl_trace_close(&t);
 }
 
+/* A miss counts once, those at the beginning do not, and the run is over with one more than may be. */
+static void run_that_misses_too_often_is_stopped(void **state)
+{
+    (void)state;
+    struct sl_trace t;
+    struct sl_why why = {{0}};
+    assert_int_equal(
+        sl_trace_open(&(struct sl_trace_conf){.rate = 30, .n = 200, .seed = 3, .max_total = 4000}, &t, &why),
+        SL_OK);
+    struct sim_cluster c = cluster_of(2, 2);
+    struct sim_conf conf = {.mode = SL_PLACE_HYBRID,
+                            .max_tokens = 2000,
+                            .limits = {.ttft_times = 1.5, .gap_times = 2, .misses = SIZE_MAX}};
+    struct sim_result whole = run(&c, &t, &conf);
+    size_t missed = 0, judged = 0;
+    for (size_t i = 0; i < whole.n; i++) {
+        bool miss =
+            sim_is_late(&conf.limits, &whole.outcomes[i]) || sim_is_paused(&conf.limits, &whole.outcomes[i]);
+        missed += miss;
+        judged += miss && i >= 50;
+    }
+    assert_true(judged > 20 && judged < missed);
+    assert_int_equal(whole.n_missed, missed);
+    assert_false(whole.stopped);
+    conf.limits.skip = 50;
+    conf.limits.misses = judged;
+    struct sim_result just = run(&c, &t, &conf);
+    assert_false(just.stopped);
+    assert_int_equal(just.n_missed, judged);
+    conf.limits.misses = 10;
+    struct sim_result cut = run(&c, &t, &conf);
+    assert_true(cut.stopped);
+    assert_int_equal(cut.n_missed, 11);
+    assert_true(cut.tokens < whole.tokens);
+    sim_result_fini(&whole);
+    sim_result_fini(&just);
+    sim_result_fini(&cut);
+    sl_trace_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +340,7 @@ int main(void)
         cmocka_unit_test(request_alone_takes_what_the_cost_model_says),
         cmocka_unit_test(pd_second_token_waits_for_the_last_pages),
         cmocka_unit_test(prefix_hits_are_not_computed_again),
+        cmocka_unit_test(run_that_misses_too_often_is_stopped),
         cmocka_unit_test(crowded_pools_lose_nothing_and_runs_repeat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

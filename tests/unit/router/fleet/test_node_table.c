@@ -339,7 +339,8 @@ static void ledger_counts_until_the_next_heartbeat(void **s)
     assert_true(v.nodes[0].queued_prompt_tokens == 140);
 
     sl_node_charge_accepted(n, &a);
-    beat(t, "d0", 1, 1000, 1, 1); /* counts a; b is still under way */
+    sl_node_charge_drop(n, &a, true); /* its prompt is done */
+    beat(t, "d0", 1, 1000, 1, 1);     /* counts a; b is still under way */
     sl_node_table_view(t, 1000, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 2);
     assert_int_equal(v.nodes[0].free_pages, 55);
@@ -355,6 +356,38 @@ static void ledger_counts_until_the_next_heartbeat(void **s)
     sl_node_table_view(t, 1000, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 1);
     assert_int_equal(v.nodes[0].free_pages, 60);
+    sl_node_table_free(t);
+}
+
+/* A prompt may run for seconds, there or on another node, and no report counts its row before it decodes. */
+static void ledger_counts_rows_that_do_not_decode_yet(void **s)
+{
+    (void)s;
+    struct sl_node_table *t = table();
+    struct info i;
+    make(&i, "d0", 1);
+    struct sl_node *n = join(t, &i, 0, SL_NODE_NEW);
+    static struct sl_node_view v;
+    struct sl_charge a = {0}; /* its prompt runs elsewhere: nothing is left to compute here */
+    sl_node_charge(n, &a, &(struct sl_node_ledger){.rows = 1, .pages = 5, .context_tokens = 70}, 0, 0);
+    sl_node_charge_accepted(n, &a);
+    for (uint64_t ms = 1000; ms <= 3000; ms += 1000) {
+        beat(t, "d0", 1, ms, ms, 0);
+        sl_node_table_view(t, ms, NULL, &v);
+        assert_int_equal(v.nodes[0].decode_rows, 1);
+        assert_true(v.nodes[0].decode_context_tokens == 70);
+        assert_int_equal(v.nodes[0].free_pages, 60); /* those are taken already, and reported */
+    }
+    sl_node_charge_drop(n, &a, true); /* decodes now; the last report did not know */
+    sl_node_table_view(t, 3000, NULL, &v);
+    assert_int_equal(v.nodes[0].decode_rows, 1);
+    assert_int_equal(v.nodes[0].free_pages, 60);
+    beat(t, "d0", 1, 4000, 4000, 1);
+    sl_node_table_view(t, 4000, NULL, &v);
+    assert_int_equal(v.nodes[0].decode_rows, 1);
+    sl_node_charge_drop(n, &a, false);
+    sl_node_table_view(t, 4000, NULL, &v);
+    assert_int_equal(v.nodes[0].decode_rows, 1);
     sl_node_table_free(t);
 }
 
@@ -515,6 +548,7 @@ int main(void)
         cmocka_unit_test(a_day_without_work_changes_nothing),
         cmocka_unit_test(a_stall_is_told_once_and_prompts_that_wait_are_none),
         cmocka_unit_test(ledger_counts_until_the_next_heartbeat),
+        cmocka_unit_test(ledger_counts_rows_that_do_not_decode_yet),
         cmocka_unit_test(queue_counts_what_runs_before_the_asker),
         cmocka_unit_test(ledger_of_a_former_life_does_not_count),
         cmocka_unit_test(queue_is_worked_off_between_heartbeats),
