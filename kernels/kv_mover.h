@@ -51,6 +51,13 @@ struct sl_kv_mover_ops {
     void (*wait)(struct sl_kv_mover *m, uint64_t ticket);
 };
 
+/* Pages that lie on a device, and who moves them. Borrowed: of use as long as the device is open. */
+struct sl_kv_on_device {
+    const struct sl_kv_mover_ops *ops;
+    struct sl_dev *dev;
+    struct sl_kv *kv;
+};
+
 #ifdef __cplusplus
 }
 #endif

@@ -382,6 +382,11 @@ void *sl_device_page_base(const struct sl_device *d)
     return d->ops->kv_host_base(d->kv);
 }
 
+struct sl_kv_on_device sl_device_kv(const struct sl_device *d)
+{
+    return (struct sl_kv_on_device){d->ops->mover, d->dev, d->kv};
+}
+
 const struct sl_engine_memory *sl_device_memory(const struct sl_device *d)
 {
     return &d->memory;

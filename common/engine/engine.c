@@ -194,6 +194,11 @@ void *sl_engine_page_base(struct sl_engine *e)
     return sl_device_page_base(e->dev);
 }
 
+struct sl_kv_on_device sl_engine_kv_on_device(struct sl_engine *e)
+{
+    return sl_device_kv(e->dev);
+}
+
 const struct sl_engine_memory *sl_engine_memory(const struct sl_engine *e)
 {
     return sl_device_memory(e->dev);

@@ -64,6 +64,7 @@ struct sl_kv_geometry sl_engine_geometry(const struct sl_engine *e);
 uint64_t sl_engine_numerics_id(const struct sl_engine *e);
 uint32_t sl_engine_n_pages(const struct sl_engine *e);
 void *sl_engine_page_base(struct sl_engine *e); /* host address of page 0, or NULL (pages on a device) */
+struct sl_kv_on_device sl_engine_kv_on_device(struct sl_engine *e); /* of use where page_base is NULL */
 const char *sl_engine_backend(const struct sl_engine *e);
 const struct sl_cost_model *sl_engine_cost(const struct sl_engine *e);
 /* What bounds its steps: sl_engine_conf with defaults filled in. */

@@ -94,6 +94,7 @@ struct sl_kv_geometry sl_device_geometry(const struct sl_device *d);
 uint32_t sl_device_n_pages(const struct sl_device *d);
 uint64_t sl_device_numerics_id(const struct sl_device *d);
 void *sl_device_page_base(const struct sl_device *d);
+struct sl_kv_on_device sl_device_kv(const struct sl_device *d);
 const char *sl_device_backend(const struct sl_device *d);
 const struct sl_engine_memory *sl_device_memory(const struct sl_device *d);
 /* Measured or guessed at open, and the relative doubt in it. */

@@ -394,6 +394,7 @@ static enum sl_err open_xfer(struct sl_node *n, struct sl_why *why)
                  .tensor_parallel = 1,
                  .exact = c->exact},
         .pool = sl_engine_page_base(n->engine),
+        .device = sl_engine_kv_on_device(n->engine),
         .n_pages = sl_engine_n_pages(n->engine),
         .digests = c->digests,
         .peer_dead_ms = c->peer_dead_ms,

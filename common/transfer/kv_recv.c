@@ -8,7 +8,8 @@
  *                                       no receive into its pages pending: RECV_DONE
  *
  * A page: ABSENT -> PENDING (its bytes are landing) -> ARRIVED -> COMMITTED (digest compared; engine may read
- * it). A reject sends the pages from the first bad one back to ABSENT. Nothing is written into a page that is
+ * it). A reject sends the pages from the first bad one back to ABSENT; it waits until none is PENDING, and what P sent
+ * before it heard of it is dropped, so that what is sent again finds no page PENDING. Nothing is written into a page that is
  * COMMITTED, or PENDING already, or of a session that is CLOSING: what cannot be placed is dropped and
  * counted. */
 #include <string.h>
@@ -33,6 +34,7 @@ static void destroy(struct sl_xfer *x, struct sl_recv *r)
     sl_free(r->pages);
     sl_free(r->page_state);
     sl_free(r->digest);
+    sl_free(r->placed);
     sl_free(r);
 }
 
@@ -80,12 +82,18 @@ static void tell_abort(struct sl_peer *p, const struct sl_xfer_key *k, const cha
                        strlen(why)); /* a peer that cannot be told finds out by its own deadline */
 }
 
+/* Pages of a device have no place of their own on the wire's side: any may follow any. */
+static bool run_starts(const struct sl_recv *r, uint32_t i)
+{
+    return i == 0 || (!r->placed && r->pages[i] != r->pages[i - 1] + 1);
+}
+
 static void grant(struct sl_recv *r)
 {
     unsigned char bitmap[SL_KV_MAX_PAGES / 8] = {0};
     struct sl_kv_header h = {.type = SL_KV_GRANT, .key = r->key, .index = r->have_pages, .count = r->n_pages};
     for (uint32_t i = 0; i < r->n_pages; i++)
-        if (i == 0 || r->pages[i] != r->pages[i - 1] + 1)
+        if (run_starts(r, i))
             bitmap[i / 8] = (unsigned char)(bitmap[i / 8] | 1u << (i % 8));
     r->granted_us = sl_now_us();
     if (sl_peer_send(r->peer, &h, bitmap, (r->n_pages + 7) / 8) == SL_OK)
@@ -198,6 +206,8 @@ void sl_recv_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
     r->page_state = sl_xcalloc(r->n_pages, 1);
     memset(r->page_state, SL_PAGE_COMMITTED, have_pages);
     r->digest = sl_xcalloc(r->n_pages, sizeof *r->digest);
+    if (x->stage)
+        r->placed = sl_xcalloc(r->n_pages, sizeof *r->placed);
     r->deadline_ms = now + deadline_ms;
     r->announce_by_ms = now + x->conf.wait_ms;
     r->absent_since_ms = now;
@@ -228,6 +238,7 @@ static void reject(struct sl_xfer *x, struct sl_recv *r, uint32_t bad)
     SL_WARN("page arrived damaged req=%s peer=%s page=%u", r->key.request, r->peer->ref.name, bad);
     r->peer->count.rejects++;
     r->commit_to = bad;
+    r->rejected = true;
     r->last = false;
     for (uint32_t i = bad; i < r->n_pages; i++)
         if (r->page_state[i] == SL_PAGE_ARRIVED)
@@ -237,6 +248,13 @@ static void reject(struct sl_xfer *x, struct sl_recv *r, uint32_t bad)
         sl_peer_degrade(r->peer);
         close_session(x, r, SL_EDIGEST, "pages arrived damaged twice");
     }
+}
+
+static uint64_t digest_here(const struct sl_xfer *x, const struct sl_recv *r, uint32_t i)
+{
+    return r->placed ? r->placed[i]
+                     : sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, r->pages[i]),
+                                         sl_xfer_page_valid(x, i, r->n_tokens));
 }
 
 /* Checks pages in order as far as commits and arrivals go, tells engine and P. */
@@ -251,8 +269,7 @@ static void advance(struct sl_xfer *x, struct sl_recv *r)
             break;
         bool good = r->page_state[i] == SL_PAGE_ARRIVED;
         if (good && x->conf.digests)
-            good = sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, r->pages[i]),
-                                     sl_xfer_page_valid(x, i, r->n_tokens)) == r->digest[i];
+            good = digest_here(x, r, i) == r->digest[i];
         if (!good)
             break;
         r->page_state[i] = SL_PAGE_COMMITTED;
@@ -264,7 +281,7 @@ static void advance(struct sl_xfer *x, struct sl_recv *r)
             .kind = SL_XFER_RECV_READY, .key = r->key, .n_tokens = tokens_of(x, r, r->committed)};
         sl_xfer_emit(x, &ev);
     }
-    if (r->committed < r->commit_to && r->page_state[r->committed] != SL_PAGE_PENDING) {
+    if (r->committed < r->commit_to && r->page_state[r->committed] != SL_PAGE_PENDING && r->n_pending == 0) {
         reject(x, r, r->committed);
         return;
     }
@@ -282,10 +299,10 @@ static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
                        size_t len, struct sl_link_rx *rx)
 {
     bool good = r->state == SL_RECV_GRANTED && h->count > 0 && h->index + h->count <= r->n_pages &&
-                len == (size_t)h->count * x->conf.page_bytes;
+                len == (size_t)h->count * x->conf.page_bytes && (!r->rejected || h->index == r->commit_to);
     for (uint32_t i = h->index; good && i < h->index + h->count; i++)
         good = (r->page_state[i] == SL_PAGE_ABSENT || r->page_state[i] == SL_PAGE_ARRIVED) &&
-               (i == h->index || r->pages[i] == r->pages[i - 1] + 1);
+               (i == h->index || !run_starts(r, i));
     if (!good) {
         p->count.dropped++;
         return;
@@ -293,9 +310,17 @@ static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
     struct sl_flight *f = sl_flight_new(x, p, r->id);
     f->index = h->index;
     f->count = h->count;
+    void *at = x->stage ? sl_stage_receive(x, f, r->pages + h->index, r->n_tokens)
+                        : sl_xfer_page(x, r->pages[h->index]);
+    if (!at) {
+        sl_flight_free(x, f);
+        sl_peer_disconnect(p, "more pages came than this node can hold on their way to its device");
+        return;
+    }
+    r->rejected = false;
     memset(r->page_state + h->index, SL_PAGE_PENDING, h->count);
     r->n_pending++;
-    x->ops->recv(p->conn, rx, sl_xfer_page(x, r->pages[h->index]), len, (uintptr_t)f);
+    x->ops->recv(p->conn, rx, at, len, (uintptr_t)f);
 }
 
 void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
@@ -305,6 +330,8 @@ void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
     r->n_pending--;
     memset(r->page_state + f->index, e == SL_OK ? SL_PAGE_ARRIVED : SL_PAGE_ABSENT, f->count);
     if (e == SL_OK) {
+        if (f->staged)
+            memcpy(r->placed + f->index, f->staged->digests, f->count * sizeof *r->placed);
         r->moved += f->count;
         if (f->peer)
             f->peer->count.pages_received += f->count;

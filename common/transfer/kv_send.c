@@ -7,6 +7,8 @@
  *      +-------------------------------+-------------------+--+-----> CLOSING <----+
  *                                                             no payload in flight: SEND_DONE
  *
+ * Pages of a device go through the stage (stage.c) first, and their digests come from it.
+ *
  * A source page may be reused only after SEND_DONE: every payload left and D answered, or the connection is
  * gone. A digest is of the page as it lies at P when it is sent; D compares it with what it received. Runs:
  * D's grant says where its own page ids stop being neighbours, so that one message never needs two places. */
@@ -32,6 +34,7 @@ static void destroy(struct sl_xfer *x, struct sl_send *s)
         atomic_fetch_sub(&x->n_sessions, 1);
     sl_free(s->run_starts);
     sl_free(s->pages);
+    sl_free(s->digest);
     sl_free(s);
 }
 
@@ -141,6 +144,8 @@ void sl_send_open(struct sl_xfer *x, const struct sl_xfer_key *k, const struct s
     s->n_tokens = n_tokens;
     s->n_pages = sl_xfer_pages_of(x, n_tokens);
     s->pages = sl_xalloc(s->n_pages * sizeof *s->pages);
+    if (x->stage)
+        s->digest = sl_xalloc(s->n_pages * sizeof *s->digest);
     s->deadline_ms = sl_now_ms() + deadline_ms;
     connect_session(x, s, to);
 }
@@ -159,17 +164,19 @@ static enum sl_err send_probs(const struct sl_send *s)
 static void send_commits(struct sl_xfer *x, struct sl_send *s)
 {
     unsigned char bytes[SL_KV_MAX_COMMIT * 8];
-    while (!s->last_commit_sent && (s->commit_page < s->next_page || s->next_page == s->n_pages)) {
-        uint32_t n = s->next_page - s->commit_page;
-        if (s->next_page == s->n_pages && s->ready_pages < s->n_pages)
+    while (!s->last_commit_sent && (s->commit_page < s->sent_page || s->sent_page == s->n_pages)) {
+        uint32_t n = s->sent_page - s->commit_page;
+        if (s->sent_page == s->n_pages && s->ready_pages < s->n_pages)
             return; /* D has them all, but P has not computed them: the first token is still to come */
         if (n > SL_KV_MAX_COMMIT)
             n = SL_KV_MAX_COMMIT;
         memset(bytes, 0, (size_t)n * 8);
         for (uint32_t i = 0; i < n && x->conf.digests; i++) {
             uint32_t index = s->commit_page + i;
-            uint64_t d = sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, s->pages[index]),
-                                           sl_xfer_page_valid(x, index, s->n_tokens));
+            uint64_t d = s->digest
+                             ? s->digest[index]
+                             : sl_kv_page_digest(&x->conf.self.geometry, sl_xfer_page(x, s->pages[index]),
+                                                 sl_xfer_page_valid(x, index, s->n_tokens));
             for (int b = 0; b < 8; b++)
                 bytes[i * 8 + (uint32_t)b] = (unsigned char)(d >> (8 * b));
         }
@@ -199,45 +206,75 @@ static bool d_run_starts(const struct sl_send *s, uint32_t index)
     return s->run_starts[index / 8] >> (index % 8) & 1;
 }
 
-static bool send_run(struct sl_xfer *x, struct sl_send *s)
+/* The pages of f leave; false: the connection is closed, and on_closed follows and ends the session. */
+static bool send_pages(struct sl_xfer *x, struct sl_send *s, struct sl_flight *f, const void *payload)
+{
+    struct sl_peer *p = s->peer;
+    unsigned char header[SL_KV_HEADER_BYTES];
+    struct sl_kv_header h = {.type = SL_KV_PAGES, .key = s->key, .index = f->index, .count = f->count};
+    x->n_pages_sent += f->count;
+    if (x->flip_bit_page && x->n_pages_sent >= x->flip_bit_page && (!x->stage || sl_stage_is_host(x))) {
+        /* The fault shown in docs/benchmarks.md: a wire that flips one bit. */
+        x->flip_bit_page = 0;
+        f->copy = sl_xmemdup(payload, f->bytes);
+        ((unsigned char *)f->copy)[x->conf.page_bytes / 3] ^= 0x40;
+        payload = f->copy;
+        SL_WARN("one bit of a page is flipped on purpose req=%s page=%u", s->key.request, f->index);
+    }
+    sl_kv_header_pack(&h, header);
+    /* Counted before: the link may complete at once. */
+    p->count.pages_sent += f->count;
+    p->count.bytes_sent += f->bytes;
+    s->moved += f->count;
+    s->sent_page += f->count;
+    if (x->ops->send(p->conn, header, sizeof header, payload, f->bytes, false, (uintptr_t)f) == SL_OK)
+        return true;
+    sl_flight_departed(x, f, SL_EPEER);
+    return false;
+}
+
+/* The next pages as one message: those that are neighbours here and there, or, through a stage, there. The bytes of
+ * it; 0 when nothing can go now. */
+static uint64_t send_run(struct sl_xfer *x, struct sl_send *s)
 {
     struct sl_peer *p = s->peer;
     size_t page_bytes = x->conf.page_bytes;
     uint32_t first = s->next_page, n = 1;
-    unsigned char header[SL_KV_HEADER_BYTES];
     while (first + n < s->ready_pages && (n + 1) * page_bytes <= p->max_inflight_bytes / SL_XFER_MESSAGES &&
-           s->pages[first + n] == s->pages[first + n - 1] + 1 && !d_run_starts(s, first + n))
+           (x->stage || s->pages[first + n] == s->pages[first + n - 1] + 1) && !d_run_starts(s, first + n))
         n++;
-    struct sl_kv_header h = {.type = SL_KV_PAGES, .key = s->key, .index = first, .count = n};
+    if (x->stage && (n = sl_stage_room(x, n)) == 0)
+        return 0; /* what leaves the stage sets pump_wanted */
     struct sl_flight *f = sl_flight_new(x, p, s->id);
-    const void *payload = sl_xfer_page(x, s->pages[first]);
-    f->bytes = n * page_bytes;
-    x->n_pages_sent += n;
-    if (x->flip_bit_page && x->n_pages_sent >= x->flip_bit_page) {
-        /* The fault shown in docs/benchmarks.md: a wire that flips one bit. */
-        x->flip_bit_page = 0;
-        f->copy = sl_xmemdup(payload, f->bytes);
-        ((unsigned char *)f->copy)[page_bytes / 3] ^= 0x40;
-        payload = f->copy;
-        SL_WARN("one bit of a page is flipped on purpose req=%s page=%u", s->key.request, first);
-    }
-    sl_kv_header_pack(&h, header);
-    /* Counted before: the link may complete at once. */
+    uint64_t bytes = f->bytes = n * page_bytes;
+    f->index = first;
+    f->count = n;
+    f->value = s->n_rejects;
     s->n_inflight++;
-    s->inflight_bytes += f->bytes;
-    p->inflight_bytes += f->bytes;
-    p->count.pages_sent += n;
-    p->count.bytes_sent += f->bytes;
-    s->moved += n;
+    s->inflight_bytes += bytes;
+    p->inflight_bytes += bytes;
     s->next_page += n;
-    if (x->ops->send(p->conn, header, sizeof header, payload, f->bytes, false, (uintptr_t)f) != SL_OK) {
-        s->n_inflight--;
-        s->inflight_bytes -= f->bytes;
-        p->inflight_bytes -= f->bytes;
-        sl_flight_free(f);
-        return false; /* on_closed follows and ends the session */
+    if (x->stage)
+        sl_stage_fetch(x, f, s->pages + first, s->n_tokens);
+    else if (!send_pages(x, s, f, sl_xfer_page(x, s->pages[first])))
+        return 0;
+    return bytes;
+}
+
+/* f's pages lie in the stage. Those of a session that has ended meanwhile stay here, and so do those that D has
+ * rejected since: they are fetched again. */
+void sl_send_fetched(struct sl_xfer *x, struct sl_flight *f)
+{
+    struct sl_send *s = sl_hashmap_get_u64(x->send_by_id, f->session);
+    SL_ASSERT(s); /* a session with payloads under way is never freed */
+    if (s->state != SL_SEND_GRANTED || !s->peer->conn || f->value != s->n_rejects) {
+        sl_flight_departed(x, f, SL_ECANCELED);
+        return;
     }
-    return true;
+    SL_ASSERT(f->index == s->sent_page);
+    memcpy(s->digest + f->index, f->staged->digests, f->count * sizeof *s->digest);
+    x->pump_wanted = true; /* commits follow */
+    (void)send_pages(x, s, f, sl_stage_payload(x, f));
 }
 
 /* False when more could go than one round may send: links that complete at once would keep the thread. */
@@ -246,10 +283,11 @@ static bool pump(struct sl_xfer *x, struct sl_send *s, uint64_t *budget)
     if (s->state != SL_SEND_GRANTED || !s->peer || !s->peer->conn)
         return true;
     while (s->next_page < s->ready_pages && s->peer->inflight_bytes < s->peer->max_inflight_bytes) {
-        uint64_t before = s->peer->count.bytes_sent;
-        if (*budget == 0 || !send_run(x, s))
-            return *budget > 0;
-        uint64_t sent = s->peer->count.bytes_sent - before;
+        if (*budget == 0)
+            return false;
+        uint64_t sent = send_run(x, s);
+        if (sent == 0)
+            break;
         *budget -= sent < *budget ? sent : *budget;
     }
     send_commits(x, s);
@@ -346,7 +384,7 @@ static void take_grant(struct sl_xfer *x, struct sl_send *s, const struct sl_kv_
         return;
     }
     s->run_starts = sl_xmemdup(data, bitmap);
-    s->have_pages = s->next_page = s->commit_page = s->committed = h->index;
+    s->have_pages = s->next_page = s->sent_page = s->commit_page = s->committed = h->index;
     s->state = SL_SEND_GRANTED;
     if (s->ready_us)
         note_unsent(x, s); /* D has the first pages: less is to be sent than was thought */
@@ -382,8 +420,8 @@ static void take_answer(struct sl_xfer *x, struct sl_send *s, const struct sl_kv
         close_session(x, s, SL_EDIGEST, "pages arrived damaged twice");
         return;
     }
-    s->resends += s->next_page - h->index;
-    s->next_page = s->commit_page = h->index;
+    s->resends += s->sent_page - h->index;
+    s->next_page = s->sent_page = s->commit_page = h->index;
     s->last_commit_sent = false;
     x->pump_wanted = true;
 }

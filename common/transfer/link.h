@@ -10,6 +10,7 @@
 #define SLUICE_COMMON_TRANSFER_LINK_H
 
 #include "common/base/err.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SL_LINK_MAX_HEADER 192u /* bytes; the fixed part of every message fits */
@@ -22,7 +23,7 @@ struct sl_link_conf {
     const char *listen;  /* host:port, port 0 = any */
     const char *tls;     /* UCX_TLS */
     const char *devices; /* UCX_NET_DEVICES, NULL = the one of listen's address */
-    void *pool;          /* page memory, registered once */
+    void *pool;          /* memory of payloads, registered once; NULL = none of the host's */
     size_t pool_bytes;
     uint32_t
         patience_ms; /* how long the transport may move nothing before it ends a connection, 0 = its own */
@@ -43,7 +44,8 @@ struct sl_link_events {
 };
 
 struct sl_link_ops {
-    const char *name; /* "ucx", "nccl", "loop" */
+    const char *name;   /* "ucx", "nccl", "loop" */
+    bool device_memory; /* payloads may lie on the CUDA device */
     enum sl_err (*open)(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
                         struct sl_link **out, struct sl_why *why);
     /* Force-closes what is open. No callback runs in it or after it; what was sent or received is gone from

@@ -10,7 +10,9 @@
  *           GROUP    the next sends: D posts receives of the same sizes in one group
  *
  * Bytes of payloads lie one behind the other in the slots, cut where a slot ends; D knows from the PAYLOADs
- * which bytes are whose, and copies them where the layer above said, or nowhere (nccl_pair.h).
+ * which bytes are whose, and copies them where the layer above said, or nowhere (nccl_pair.h). That may be memory of the
+ * host or, where pages lie on the device, the slots of its stage (stage.c): a copy inside the device takes a hundredth
+ * of the wire's time, and buys that an abort that hangs holds none of them.
  *
  * These three begin with a byte that no message of the page protocol begins with: to a node whose transport
  * is ucx they mean nothing, and the handshake says in words that the transports differ.
@@ -469,7 +471,7 @@ static void nccl_close(struct sl_link *l)
     sl_free(l);
 }
 
-/* Copies from memory that is not pinned are slower; managed memory cannot be pinned and needs not be. */
+/* Copies from memory that is not pinned are slower. */
 static void pin(struct sl_link *l, void *pool, size_t bytes)
 {
     if (bytes == 0 || sl_nccl.cuCtxSetCurrent(sl_nccl_context) != SL_CUDA_SUCCESS)
@@ -546,6 +548,7 @@ static const char *nccl_transport(const struct sl_conn *c)
 
 const struct sl_link_ops sl_link_nccl = {
     .name = "nccl",
+    .device_memory = true,
     .open = nccl_open,
     .close = nccl_close,
     .address = nccl_address,

@@ -45,8 +45,7 @@ static const struct function of_cuda[] = {
     {"cuMemFree_v2", AT(cuMemFree)},
     {"cuMemHostRegister_v2", AT(cuMemHostRegister)},
     SAME(cuMemHostUnregister),
-    {"cuMemcpyHtoDAsync_v2", AT(cuMemcpyHtoDAsync)},
-    {"cuMemcpyDtoHAsync_v2", AT(cuMemcpyDtoHAsync)},
+    SAME(cuMemcpyAsync),
 };
 _Static_assert((SL_COUNTOF(of_nccl) + SL_COUNTOF(of_cuda)) * sizeof(void (*)(void)) == sizeof(struct sl_nccl),
                "one line per function");

@@ -62,8 +62,8 @@ struct sl_nccl {
     int (*cuMemFree)(sl_cuda_ptr p);
     int (*cuMemHostRegister)(void *p, size_t bytes, unsigned flags);
     int (*cuMemHostUnregister)(void *p);
-    int (*cuMemcpyHtoDAsync)(sl_cuda_ptr dst, const void *src, size_t bytes, void *stream);
-    int (*cuMemcpyDtoHAsync)(void *dst, sl_cuda_ptr src, size_t bytes, void *stream);
+    int (*cuMemcpyAsync)(sl_cuda_ptr dst, sl_cuda_ptr src, size_t bytes,
+                         void *stream); /* either of any memory */
 };
 
 extern struct sl_nccl sl_nccl;      /* after sl_nccl_load() */

@@ -186,7 +186,7 @@ uint32_t sl_nccl_slot_room(const struct sl_nccl_slot *s)
 void sl_nccl_pair_gather(struct sl_nccl_pair *p, struct sl_nccl_slot *s, const void *from, uint32_t bytes)
 {
     SL_ASSERT(bytes <= sl_nccl_slot_room(s));
-    note(p, sl_nccl.cuMemcpyHtoDAsync(s->at + s->bytes, from, bytes, p->copies));
+    note(p, sl_nccl.cuMemcpyAsync(s->at + s->bytes, (sl_cuda_ptr)(uintptr_t)from, bytes, p->copies));
     s->bytes += bytes;
 }
 
@@ -214,7 +214,7 @@ void sl_nccl_pair_scatter(struct sl_nccl_pair *p, struct sl_nccl_slot *s, uint32
                           uint32_t bytes)
 {
     SL_ASSERT(at + bytes <= s->bytes);
-    note(p, sl_nccl.cuMemcpyDtoHAsync(to, s->at + at, bytes, p->copies));
+    note(p, sl_nccl.cuMemcpyAsync((sl_cuda_ptr)(uintptr_t)to, s->at + at, bytes, p->copies));
 }
 
 /* ---- steps ---- */

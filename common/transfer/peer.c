@@ -451,7 +451,7 @@ static void probe_next(struct sl_peer *p)
     if (x->ops->send(p->conn, header, sizeof header, x->probe_bytes, SL_XFER_PROBE_BYTES, false,
                      (uintptr_t)f) != SL_OK) {
         p->inflight_bytes -= f->bytes;
-        sl_flight_free(f);
+        sl_flight_free(x, f);
     }
 }
 

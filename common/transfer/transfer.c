@@ -55,11 +55,22 @@ struct sl_flight *sl_flight_new(struct sl_xfer *x, struct sl_peer *p, uint64_t s
     return f;
 }
 
-void sl_flight_free(struct sl_flight *f)
+void sl_flight_free(struct sl_xfer *x, struct sl_flight *f)
 {
+    if (f->staged)
+        sl_stage_release(x, f);
     sl_list_remove(&f->node);
     sl_free(f->copy);
     sl_free(f);
+}
+
+void sl_flight_departed(struct sl_xfer *x, struct sl_flight *f, enum sl_err e)
+{
+    if (f->peer)
+        f->peer->inflight_bytes -= f->bytes;
+    sl_send_departed(x, f, e);
+    sl_flight_free(x, f);
+    x->pump_wanted = true;
 }
 
 static void flush_backlog(struct sl_xfer *x)
@@ -150,13 +161,8 @@ static void on_sent(void *arg, struct sl_conn *c, uint64_t token, enum sl_err e)
     struct sl_xfer *x = arg;
     struct sl_flight *f = (struct sl_flight *)(uintptr_t)token;
     (void)c;
-    if (!f)
-        return;
-    if (f->peer)
-        f->peer->inflight_bytes -= f->bytes;
-    sl_send_departed(x, f, e);
-    sl_flight_free(f);
-    x->pump_wanted = true;
+    if (f)
+        sl_flight_departed(x, f, e);
 }
 
 static void on_received(void *arg, struct sl_conn *c, uint64_t token, enum sl_err e)
@@ -164,13 +170,17 @@ static void on_received(void *arg, struct sl_conn *c, uint64_t token, enum sl_er
     struct sl_xfer *x = arg;
     struct sl_flight *f = (struct sl_flight *)(uintptr_t)token;
     (void)c;
+    if (f->staged && e == SL_OK) {
+        sl_stage_place(x, f);
+        return;
+    }
     if (f->session) {
         sl_recv_landed(x, f, e);
     } else if (f->peer && e == SL_OK) {
         struct sl_kv_header ack = {.type = SL_KV_PROBE_ACK, .value = f->value};
         (void)sl_peer_send(f->peer, &ack, NULL, 0); /* a lost peer shows by itself */
     }
-    sl_flight_free(f);
+    sl_flight_free(x, f);
 }
 
 static const struct sl_link_events link_events = {
@@ -290,6 +300,8 @@ static void on_link(void *arg, uint32_t events)
 static void round_once(struct sl_xfer *x, uint32_t max_wait_ms)
 {
     bool busy = x->ops->progress(x->link);
+    if (x->stage)
+        busy |= sl_stage_step(x);
     if (x->pump_wanted) {
         x->pump_wanted = false;
         sl_send_pump(x);
@@ -361,6 +373,7 @@ static void free_all(struct sl_xfer *x)
     struct cmd *c;
     if (x->link)
         x->ops->close(x->link);
+    sl_stage_stop(x);
     while (x->commands && (c = sl_queue_pop(x->commands)) != NULL)
         cmd_free(c);
     sl_send_free_all(x);
@@ -368,7 +381,8 @@ static void free_all(struct sl_xfer *x)
     SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
     sl_peer_free(SL_CONTAINER_OF(n, struct sl_peer, node));
     SL_LIST_FOREACH_SAFE(n, tmp, &x->flights)
-    sl_flight_free(SL_CONTAINER_OF(n, struct sl_flight, node));
+    sl_flight_free(x, SL_CONTAINER_OF(n, struct sl_flight, node));
+    sl_stage_close(x);
     SL_LIST_FOREACH_SAFE(n, tmp, &x->backlog)
     {
         struct backlog_event *b = SL_CONTAINER_OF(n, struct backlog_event, node);
@@ -434,11 +448,19 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     enum sl_err e = sl_loop_open(&x->loop);
     if (!e) {
         x->tick = sl_timer_new(x->loop, on_tick, x);
+        if (!conf->pool)
+            e = sl_stage_open(x, why);
+    }
+    if (!e) {
+        void *memory = conf->pool;
+        size_t bytes = (size_t)conf->n_pages * conf->page_bytes;
+        if (x->stage)
+            memory = sl_stage_memory(x, &bytes);
         e = ops->open(&(struct sl_link_conf){.listen = conf->listen,
                                              .tls = conf->ucx_tls,
                                              .devices = conf->ucx_devices,
-                                             .pool = conf->pool,
-                                             .pool_bytes = (size_t)conf->n_pages * conf->page_bytes,
+                                             .pool = memory,
+                                             .pool_bytes = bytes,
                                              .patience_ms = conf->wait_ms},
                       &link_events, x, &x->link, why);
     }
@@ -596,6 +618,11 @@ struct sl_xfer_totals sl_xfer_totals(struct sl_xfer *x)
     struct sl_xfer_totals t = x->totals;
     pthread_mutex_unlock(&x->report_mutex);
     return t;
+}
+
+uint32_t sl_xfer_staged_pages(struct sl_xfer *x)
+{
+    return atomic_load(&x->n_staged);
 }
 
 uint32_t sl_xfer_open_sessions(struct sl_xfer *x)

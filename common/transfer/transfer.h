@@ -53,7 +53,9 @@ struct sl_xfer_conf {
     const char *ucx_devices;        /* NULL = the one that has the address of listen */
     const struct sl_secret *secret; /* peers prove it before anything else counts; copied; NULL = none */
     struct sl_xfer_identity self;
-    void *pool; /* host address of page 0, page i at + i * page_bytes */
+    void *pool; /* host address of page 0, page i at + i * page_bytes; or NULL, and pages lie on ... */
+    struct sl_kv_on_device device; /* ... which outlives this */
+    size_t stage_bytes;            /* of pages between the device and the wire; 0 = SL_XFER_STAGE_BYTES */
     size_t page_bytes;
     uint32_t n_pages;
     bool digests; /* per page; off only to show what they catch */
@@ -159,5 +161,7 @@ struct sl_xfer_totals sl_xfer_totals(struct sl_xfer *x);
 /* Measures every link anew when it is idle, and dials those that are down now. SL_EAGAIN. */
 SL_MUST_CHECK enum sl_err sl_xfer_retest(struct sl_xfer *x);
 uint32_t sl_xfer_open_sessions(struct sl_xfer *x); /* any thread */
+/* Pages that are in the stage now: 0 when no session is open. Any thread. */
+uint32_t sl_xfer_staged_pages(struct sl_xfer *x);
 
 #endif

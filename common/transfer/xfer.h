@@ -2,7 +2,8 @@
  *
  * transfer.c  the thread, its commands and events, timers
  * peer.c      connections: handshake, heartbeats, link test
- * kv_send.c   P's sessions        kv_recv.c   D's sessions */
+ * kv_send.c   P's sessions        kv_recv.c   D's sessions
+ * stage.c     pages of a device, between the pool and the link */
 #ifndef SLUICE_COMMON_TRANSFER_XFER_H
 #define SLUICE_COMMON_TRANSFER_XFER_H
 
@@ -32,6 +33,15 @@
 #define SL_XFER_SLOW_MB_PER_S 12u        /* a link below it, about 100 Mbit/s, is warned of */
 #define SL_XFER_PROBE_MS      30000u     /* an idle link is measured again after */
 #define SL_XFER_DEGRADED_MS   60000u     /* a link that damaged pages is used last for */
+
+/* Of a stage, which pages of a device pass through, both ways and for all peers: */
+#define SL_XFER_STAGE_BYTES                                                                                  \
+    (128u << 20)                   /* what eight connections may have in flight; pinned and on the device */
+#define SL_XFER_STAGE_MIN_SLOTS 4u /* of a page each, however large: two under way each way */
+#define SL_XFER_STAGE_MAX_SLOTS 1024u /* small pages: as many as fit 32 lists of 80 bytes a slot in 3 MiB */
+#define SL_XFER_STAGE_MOVES     16u /* calls of the mover under way; it has 32 tickets and waits for the 33rd */
+#define SL_XFER_STAGE_POLL_US   50u          /* gathering 4 MiB takes 3 us, the bus 80 us */
+#define SL_XFER_SPILL_BYTES     (256u << 20) /* arrived when all slots were taken: 16 connections' windows */
 
 enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_PROVING, SL_PEER_UP, SL_PEER_CLOSED };
 
@@ -79,7 +89,9 @@ struct sl_send {
     uint32_t *pages;           /* source page ids known so far */
     uint32_t n_known;
     uint32_t ready_pages; /* final pages of pages[] */
-    uint32_t next_page;   /* first not yet sent */
+    uint32_t next_page;   /* first not yet under way: sent, or on its way to the stage ... */
+    uint32_t sent_page;   /* ... and first not yet sent */
+    uint64_t *digest;     /* [n_pages] of pages sent through a stage; else NULL */
     uint32_t commit_page; /* first not yet in a commit */
     uint32_t committed;   /* answered by D */
     uint32_t n_inflight;  /* payload sends open */
@@ -108,10 +120,12 @@ struct sl_recv {
     uint32_t *pages;
     uint8_t *page_state; /* enum sl_page_state */
     uint64_t *digest;    /* per page, from commits */
+    uint64_t *placed;    /* per page, of what came through a stage; else NULL */
     uint32_t commit_to;  /* pages covered by commits received */
     uint32_t committed;  /* leading pages committed */
     uint32_t answered;   /* last committed told to P */
     uint32_t n_pending;  /* receives into pages open here */
+    bool rejected;       /* pages from commit_to on are to come again, and nothing else is taken before */
     uint32_t rejects, moved;
     bool last, has_first;
     struct sl_xfer_first first;
@@ -140,14 +154,27 @@ struct sl_early {
     char why[SL_KV_MAX_WHY];
 };
 
+/* A payload of pages of a device: in slots of the stage, or in host memory until there are some. */
+struct sl_staged {
+    struct sl_list node; /* of the stage, while it waits for the mover or is moved */
+    struct sl_flight *flight;
+    uint32_t *pages, *n_tokens; /* [count of the flight] */
+    uint64_t *digests;          /* the same, of the pages moved */
+    uint32_t slot, n_slots;     /* 0 = it has none */
+    uint32_t n_moving, n_moved; /* pages */
+    uint64_t ticket;
+    unsigned char *spill; /* the payload outside of slots, or NULL */
+};
+
 /* One payload under way: its address is the link's token. */
 struct sl_flight {
     struct sl_list node;  /* x->flights */
     struct sl_peer *peer; /* NULL once the peer is gone */
     uint64_t session;     /* id of the send or receive session; 0 = a probe */
     uint32_t index, count;
-    uint64_t bytes, value;
-    void *copy; /* freed with it */
+    uint64_t bytes, value; /* bytes: of a payload that is sent; value: of a probe, or rejects when it began */
+    void *copy;            /* freed with it */
+    struct sl_staged *staged; /* the same; NULL when its pages are the host's */
 };
 
 struct sl_xfer {
@@ -155,6 +182,7 @@ struct sl_xfer {
     struct sl_secret secret; /* conf.secret points here, or is NULL */
     const struct sl_link_ops *ops;
     struct sl_link *link;
+    struct sl_stage *stage; /* NULL: pages are the host's */
     struct sl_loop *loop;
     struct sl_timer *tick;
     bool active,
@@ -169,7 +197,7 @@ struct sl_xfer {
     bool pump_wanted; /* a session may have something to send: sl_send_pump() in this round */
     struct sl_list peers, sends, recvs, earlies;
     uint32_t n_sends, n_recvs, n_earlies, n_peers;
-    atomic_uint n_sessions;
+    atomic_uint n_sessions, n_staged;
     uint64_t next_id;
     struct sl_hashmap *send_by_key, *recv_by_key, *send_by_id, *recv_by_id;
     struct sl_list flights;
@@ -208,7 +236,28 @@ static inline uint32_t sl_xfer_page_valid(const struct sl_xfer *x, uint32_t inde
 }
 
 struct sl_flight *sl_flight_new(struct sl_xfer *x, struct sl_peer *p, uint64_t session);
-void sl_flight_free(struct sl_flight *f);
+void sl_flight_free(struct sl_xfer *x, struct sl_flight *f);
+/* P: a payload has left, or will not. Frees f. */
+void sl_flight_departed(struct sl_xfer *x, struct sl_flight *f, enum sl_err e);
+
+/* stage.c: only where x->stage is set. A payload of f->count pages from f->index on, of a session of n_tokens. */
+SL_MUST_CHECK enum sl_err sl_stage_open(struct sl_xfer *x, struct sl_why *why);
+void sl_stage_stop(struct sl_xfer *x);  /* ends what is under way; no callback follows. Takes none */
+void sl_stage_close(struct sl_xfer *x); /* after all flights are freed. Takes none */
+bool sl_stage_step(struct sl_xfer *x);  /* true when something happened */
+/* Host memory of payloads, for a link to register; NULL where payloads lie on the device. */
+void *sl_stage_memory(const struct sl_xfer *x, size_t *bytes);
+/* P: how many pages, at most n, could be fetched now as one payload. */
+uint32_t sl_stage_room(const struct sl_xfer *x, uint32_t n);
+/* P: fetches so many into f's slots; sl_send_fetched() follows. */
+void sl_stage_fetch(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens);
+/* D: memory for f's payload to land in; NULL when what is under way has reached its bounds. */
+void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens);
+/* D: the payload is there and goes to its pages; sl_recv_landed() follows, and f is freed. */
+void sl_stage_place(struct sl_xfer *x, struct sl_flight *f);
+void *sl_stage_payload(const struct sl_xfer *x, const struct sl_flight *f); /* where it lies */
+bool sl_stage_is_host(const struct sl_xfer *x);                             /* the host may read it */
+void sl_stage_release(struct sl_xfer *x, struct sl_flight *f);              /* frees f->staged */
 
 /* peer.c */
 struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, struct sl_why *why);
@@ -247,6 +296,7 @@ void sl_send_abort(struct sl_xfer *x, const struct sl_xfer_key *k, const struct 
 void sl_send_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_header *h, const void *data,
                      size_t len);
 void sl_send_departed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e);
+void sl_send_fetched(struct sl_xfer *x, struct sl_flight *f);
 void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p);
 void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, const char *why);
 void sl_send_tick(struct sl_xfer *x, uint64_t now_ms);

@@ -125,13 +125,6 @@ void *cu_alloc(struct cu_stream *s, size_t bytes)
     return zeroed(s, e, p, bytes);
 }
 
-void *cu_alloc_shared(struct cu_stream *s, size_t bytes)
-{
-    void *p = NULL;
-    cudaError_t e = cudaMallocManaged(&p, bytes, cudaMemAttachGlobal);
-    return zeroed(s, e, p, bytes);
-}
-
 void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
 {
     void *p = NULL;

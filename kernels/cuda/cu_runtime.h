@@ -31,11 +31,9 @@ void *cu_native_stream(struct cu_stream *s);      /* CUDA's own, for libraries; 
 
 /* Device memory, zeroed in stream order; NULL when there is none. */
 void *cu_alloc(struct cu_stream *s, size_t bytes);
-/* Memory that the host and the device address alike, kept on the device while only it looks; zeroed. */
-void *cu_alloc_shared(struct cu_stream *s, size_t bytes);
 /* Host memory for cu_copy_pinned. */
 void *cu_alloc_pinned(struct cu_stream *s, size_t bytes);
-/* Of any of the three, after all that uses it: waits for the stream. Takes NULL. */
+/* Of either, after all that uses it: waits for the stream. Takes NULL. */
 void cu_free(struct cu_stream *s, void *p);
 
 /* Ordered. The host's bytes are taken at the call, and are there after cu_sync. */

@@ -133,7 +133,7 @@ struct sl_kv {
     struct sl_kv_geometry g;
     uint32_t n_pages;
     size_t page_bytes;
-    uint8_t *base; /* host and device address it alike */
+    uint8_t *base; /* device */
 };
 
 /* cuda_dev.c */

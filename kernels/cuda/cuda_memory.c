@@ -1,8 +1,8 @@
 /* kernels/cuda/cuda_memory.c - matrices and pages on the device.
  *
  * A matrix is bfloat16 whatever the file has: what is quantised is dequantised while it is loaded, and what
- * has more bits is rounded. Pages are memory that host and device address alike, so transfers and digests
- * read and write them as they do on a CPU, between steps; the driver moves what is touched. */
+ * has more bits is rounded. Pages are the device's alone: whoever wants their bytes takes kv_read and kv_write
+ * between steps, or the mover beside them. */
 #include "kernels/cuda/cuda_dev.h"
 
 #include <string.h>
@@ -126,7 +126,7 @@ enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, ui
     if (e != SL_OK)
         return e;
     size_t page_bytes = sl_kv_page_bytes(g), bytes = page_bytes * n_pages, left = cu_memory_free(d->stream);
-    uint8_t *base = bytes <= left ? cu_alloc_shared(d->stream, bytes) : NULL;
+    uint8_t *base = bytes <= left ? cu_alloc(d->stream, bytes) : NULL;
     if (!base)
         return sl_why_set(
             why, SL_ENOMEM,
@@ -135,7 +135,7 @@ enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, ui
             n_pages, page_bytes, bytes >> 20, left >> 20);
     struct sl_kv *kv = sl_xcalloc(1, sizeof *kv);
     *kv = (struct sl_kv){*g, n_pages, page_bytes, base};
-    cu_sync(d->stream); /* the zeroes are there before the host looks */
+    cu_sync(d->stream); /* the zeroes are there before a mover looks, which has streams of its own */
     *out = kv;
     return SL_OK;
 }
@@ -151,7 +151,8 @@ void sl_cuda_kv_close(struct sl_dev *d, struct sl_kv *kv)
 
 void *sl_cuda_kv_host_base(struct sl_kv *kv)
 {
-    return kv->base;
+    (void)kv;
+    return NULL;
 }
 
 void sl_cuda_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host)

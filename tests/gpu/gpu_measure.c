@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "tests/gpu/read_roof.h"
@@ -379,6 +380,67 @@ static void measure_pages(const struct gpu_sizes *s, struct figures *f)
     gpu_rig_close(&g);
 }
 
+#define PATH_RUNS 4u
+
+struct path_job {
+    const struct sl_kv_mover_ops *mv;
+    struct sl_kv_mover *from, *to;
+    const uint32_t *pages, *n_tokens; /* [n] */
+    uint32_t n;
+};
+
+/* As two nodes have it: a run is on the bus while the next is gathered, the host hands it over as shared memory would,
+ * and one is placed while the next comes. */
+static void run_path(void *arg)
+{
+    const struct path_job *j = arg;
+    struct sl_kv_slots from = j->mv->slots(j->from), to = j->mv->slots(j->to);
+    uint32_t per_run = j->n / PATH_RUNS;
+    size_t bytes = per_run * from.page_bytes;
+    uint64_t fetched[PATH_RUNS], last = 0;
+    for (uint32_t r = 0; r < PATH_RUNS; r++)
+        fetched[r] =
+            j->mv->fetch(j->from, j->pages + r * per_run, j->n_tokens + r * per_run, per_run, r * per_run);
+    for (uint32_t r = 0; r < PATH_RUNS; r++) {
+        j->mv->wait(j->from, fetched[r]);
+        memcpy((char *)to.host + r * bytes, (const char *)from.host + r * bytes, bytes);
+        last = j->mv->place(j->to, j->pages + r * per_run, j->n_tokens + r * per_run, per_run, r * per_run);
+    }
+    j->mv->wait(j->to, last);
+    for (uint32_t i = 0; i < j->n; i++)
+        if (from.digests[i] != to.digests[i]) {
+            fprintf(stderr, "gpu_check: page %u of pages.node_to_node did not arrive as it was sent\n", i);
+            exit(1);
+        }
+}
+
+static void measure_page_path(const struct gpu_sizes *s, struct figures *f)
+{
+    uint32_t n = PATH_RUNS * s->move_pages, pages[64], n_tokens[64];
+    struct gpu_rig p = gpu_rig_open("cuda", s, s->n_layers, 1, n),
+                   d = gpu_rig_open("cuda", s, s->n_layers, 1, n);
+    struct path_job j = {.mv = p.ops->mover, .pages = pages, .n_tokens = n_tokens, .n = n};
+    struct sl_why why = {""};
+    if (j.mv->open(p.d, p.kv, n, &j.from, &why) != SL_OK || j.mv->open(d.d, d.kv, n, &j.to, &why) != SL_OK) {
+        fprintf(stderr, "gpu_check: %s\n", why.text);
+        exit(1);
+    }
+    uint8_t *page = sl_xalloc(j.mv->slots(j.from).page_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        memset(page, 1 + (int)i, j.mv->slots(j.from).page_bytes);
+        p.ops->kv_write(p.d, p.kv, i, page);
+        pages[i] = n - 1 - i;
+        n_tokens[i] = s->page_tokens - i % 2; /* whole pages, and one token less */
+    }
+    double bytes = (double)n * (double)j.mv->slots(j.from).page_bytes;
+    tell(f, "pages.node_to_node", bytes / seconds(s->repeats, run_path, &j) * 1e-9, "GB/s", 0);
+    sl_free(page);
+    j.mv->close(j.from);
+    j.mv->close(j.to);
+    gpu_rig_close(&p);
+    gpu_rig_close(&d);
+}
+
 void gpu_measure(const struct gpu_sizes *s, const char *path)
 {
     struct figures f = {.json = fopen(path, "w")};
@@ -395,6 +457,7 @@ void gpu_measure(const struct gpu_sizes *s, const char *path)
     measure_exactness(s, &f);
     measure_sampling(s, &f);
     measure_pages(s, &f);
+    measure_page_path(s, &f);
     fprintf(f.json, "\n]}\n");
     fclose(f.json);
 }

@@ -99,9 +99,9 @@ static void check_bytes(struct rig *r)
     unsigned char *back = sl_xalloc(n);
     for (size_t i = 0; i < n; i++)
         r->host[i] = (unsigned char)(i * 2654435761u >> 24);
-    cuda(sl_nccl.cuMemcpyHtoDAsync(r->from, r->host, n, r->stream), "copy");
+    cuda(sl_nccl.cuMemcpyAsync(r->from, (sl_cuda_ptr)(uintptr_t)r->host, n, r->stream), "copy");
     send_group(r);
-    cuda(sl_nccl.cuMemcpyDtoHAsync(back, r->to, n, r->stream), "copy");
+    cuda(sl_nccl.cuMemcpyAsync((sl_cuda_ptr)(uintptr_t)back, r->to, n, r->stream), "copy");
     wait_stream(r, "group");
     if (memcmp(back, r->host, n) != 0)
         die("group", "what arrived is not what was sent");

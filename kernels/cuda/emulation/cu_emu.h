@@ -161,4 +161,18 @@ const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct 
 /* The next n captures of a graph come to nothing. */
 void cu_emu_fail_captures(unsigned n);
 
+/* ---- cu_emu_memory.c: the device's memory ---- */
+
+/* Guarded, memory that is allocated from here on can be reached while the device runs kernels or copies, and by
+ * nobody else: a host that reads or writes it dies of SIGSEGV. At first: whether CU_EMU_GUARD is in the
+ * environment. */
+void cu_emu_guard(bool on);
+/* Whether p lies in guarded memory. */
+bool cu_emu_is_device(const void *p);
+/* Around what the device does, by any number of threads. */
+void cu_emu_memory_open(void);
+void cu_emu_memory_close(void);
+void *cu_emu_alloc(size_t bytes); /* zeroed; NULL when there is none */
+void cu_emu_free(void *p);        /* takes NULL */
+
 #endif

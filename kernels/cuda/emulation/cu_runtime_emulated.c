@@ -96,24 +96,19 @@ void *cu_native_stream(struct cu_stream *s)
     return NULL;
 }
 
-/* Exactly as large as asked for, so that AddressSanitizer sees a kernel that goes beyond. */
 void *cu_alloc(struct cu_stream *s, size_t bytes)
+{
+    (void)s;
+    return cu_emu_alloc(bytes);
+}
+
+void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
 {
     (void)s;
     void *p = sl_try_alloc(bytes ? bytes : 1);
     if (p)
         memset(p, 0, bytes);
     return p;
-}
-
-void *cu_alloc_shared(struct cu_stream *s, size_t bytes)
-{
-    return cu_alloc(s, bytes);
-}
-
-void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
-{
-    return cu_alloc(s, bytes);
 }
 
 static bool refused(struct cu_stream *s)
@@ -125,7 +120,7 @@ static bool refused(struct cu_stream *s)
 void cu_free(struct cu_stream *s, void *p)
 {
     cu_sync(s);
-    sl_free(p);
+    cu_emu_free(p);
 }
 
 static void add(struct commands *l, const struct command *c)
@@ -199,12 +194,16 @@ static void run(const struct command *c)
 
 static void run_until(struct cu_stream *s, uint64_t at)
 {
+    if (s->n_run >= at)
+        return;
+    cu_emu_memory_open();
     while (s->n_run < at) {
         struct command c = s->queue.all[s->head++];
         run(&c);
         sl_free(c.owned);
         s->n_run++;
     }
+    cu_emu_memory_close();
     if (s->head == s->queue.n)
         s->head = s->queue.n = 0;
 }

@@ -282,32 +282,23 @@ struct copy {
 static void run_copy(void *arg)
 {
     struct copy *c = arg;
+    if (cu_emu_memory_open)
+        cu_emu_memory_open();
     memcpy(c->dst, c->src, c->bytes);
+    if (cu_emu_memory_close)
+        cu_emu_memory_close();
     sl_free(c);
 }
 
-static int push_copy(void *dst, const void *src, size_t bytes, void *stream)
+/* Memory of cuMemAlloc here is staging; the other side is the host's, or an emulated device's. */
+int cuMemcpyAsync(sl_cuda_ptr dst, sl_cuda_ptr src, size_t bytes, void *stream);
+int cuMemcpyAsync(sl_cuda_ptr dst, sl_cuda_ptr src, size_t bytes, void *stream)
 {
     struct copy *c = sl_xcalloc(1, sizeof *c);
-    *c = (struct copy){dst, src, bytes};
+    *c = (struct copy){(void *)(size_t)dst, (const void *)(size_t)src, bytes};
+    bool into = fake_is_device(c->dst, bytes), out = fake_is_device(c->src, bytes);
+    if (into == out || fake_is_device(into ? c->src : c->dst, 1))
+        fake_misuse("a copy does not go into staging or out of it");
     fake_stream_push(stream, run_copy, c);
     return SL_CUDA_SUCCESS;
-}
-
-int cuMemcpyHtoDAsync_v2(sl_cuda_ptr dst, const void *src, size_t bytes, void *stream);
-int cuMemcpyHtoDAsync_v2(sl_cuda_ptr dst, const void *src, size_t bytes, void *stream)
-{
-    void *d = (void *)(size_t)dst;
-    if (!fake_is_device(d, bytes) || fake_is_device(src, 1))
-        fake_misuse("a copy to the device does not go from the host to the device");
-    return push_copy(d, src, bytes, stream);
-}
-
-int cuMemcpyDtoHAsync_v2(void *dst, sl_cuda_ptr src, size_t bytes, void *stream);
-int cuMemcpyDtoHAsync_v2(void *dst, sl_cuda_ptr src, size_t bytes, void *stream)
-{
-    const void *s = (const void *)(size_t)src;
-    if (!fake_is_device(s, bytes) || fake_is_device(dst, 1))
-        fake_misuse("a copy to the host does not go from the device to the host");
-    return push_copy(dst, s, bytes, stream);
 }

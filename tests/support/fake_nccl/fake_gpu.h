@@ -18,4 +18,8 @@ void fake_stream_push(void *stream, fake_task_fn *fn, void *arg);
 bool fake_is_device(const void *p, size_t bytes);
 _Noreturn void fake_misuse(const char *what);
 
+/* Of a program that has the emulated device (kernels/cuda/emulation/cu_emu.h) and exports them; else NULL. */
+__attribute__((weak)) void cu_emu_memory_open(void);
+__attribute__((weak)) void cu_emu_memory_close(void);
+
 #endif

@@ -192,6 +192,20 @@ static void lose_p(struct sl_engine *d, struct sl_engine *p, struct job *j)
     j->p = NULL;
 }
 
+/* Both engines stand still. */
+static void copy_page(struct sl_engine *d, uint32_t to, struct sl_engine *p, uint32_t from, size_t bytes)
+{
+    const struct sl_backend_ops *ops;
+    struct sl_why why = {0};
+    char *page = sl_xalloc(bytes);
+    if (sl_backend_find(sl_engine_backend(d), &ops, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    struct sl_kv_on_device a = sl_engine_kv_on_device(p), b = sl_engine_kv_on_device(d);
+    ops->kv_read(a.dev, a.kv, from, page);
+    ops->kv_write(b.dev, b.kv, to, page);
+    sl_free(page);
+}
+
 /* Copies what P finished and D lacks; then whatever follows from it. */
 static void move_pages(struct sl_engine *d, struct sl_engine *p, struct job *j)
 {
@@ -211,8 +225,7 @@ static void move_pages(struct sl_engine *d, struct sl_engine *p, struct job *j)
         uint32_t i = j->copied / g.page_tokens;
         if (j->lose_after >= 0 && j->pages_moved >= (uint32_t)j->lose_after)
             break;
-        memcpy((char *)sl_engine_page_base(d) + dv.pages[i] * bytes,
-               (const char *)sl_engine_page_base(p) + pv.pages[i] * bytes, bytes);
+        copy_page(d, dv.pages[i], p, pv.pages[i], bytes);
         j->pages_moved++;
         j->copied = (i + 1) * g.page_tokens < j->split ? (i + 1) * g.page_tokens : j->split;
         sl_engine_seq_ready(d, j->d, j->copied);

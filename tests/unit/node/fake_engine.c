@@ -91,6 +91,12 @@ uint32_t sl_engine_n_pages(const struct sl_engine *e)
     (void)e;
     return N_PAGES;
 }
+struct sl_kv_on_device sl_engine_kv_on_device(struct sl_engine *e)
+{
+    (void)e;
+    return (struct sl_kv_on_device){NULL, NULL, NULL};
+}
+
 void *sl_engine_page_base(struct sl_engine *e)
 {
     (void)e;

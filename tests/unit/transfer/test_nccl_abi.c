@@ -73,8 +73,7 @@ SAME_DRIVER(cuMemAlloc, CUdeviceptr *, size_t);
 SAME_DRIVER(cuMemFree, CUdeviceptr);
 SAME_DRIVER(cuMemHostRegister, void *, size_t, unsigned);
 SAME_DRIVER(cuMemHostUnregister, void *);
-SAME_DRIVER(cuMemcpyHtoDAsync, CUdeviceptr, const void *, size_t, CUstream);
-SAME_DRIVER(cuMemcpyDtoHAsync, void *, CUdeviceptr, size_t, CUstream);
+SAME_DRIVER(cuMemcpyAsync, CUdeviceptr, CUdeviceptr, size_t, CUstream);
 /* The versions that nccl_load.c asks the library for are those that cuda.h means. */
 #define TEXT(name)  #name
 #define NAMED(name) TEXT(name)
@@ -84,8 +83,6 @@ static const char *const versions[][2] = {
     {NAMED(cuMemAlloc), "cuMemAlloc_v2"},
     {NAMED(cuMemFree), "cuMemFree_v2"},
     {NAMED(cuMemHostRegister), "cuMemHostRegister_v2"},
-    {NAMED(cuMemcpyHtoDAsync), "cuMemcpyHtoDAsync_v2"},
-    {NAMED(cuMemcpyDtoHAsync), "cuMemcpyDtoHAsync_v2"},
     {NAMED(cuEventRecord), "cuEventRecord"},
     {NAMED(cuStreamCreate), "cuStreamCreate"},
     {NAMED(cuDevicePrimaryCtxRetain), "cuDevicePrimaryCtxRetain"},

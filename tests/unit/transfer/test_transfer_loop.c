@@ -535,7 +535,7 @@ static void node_that_computes_nothing_gives_its_transfers_up(void **state)
     }
 }
 
-/* Where the ids are neighbours at both ends. */
+/* Where the ids are neighbours at both ends. Those of devices are neighbours in the stage. */
 static void neighbouring_pages_go_in_one_message(void **state)
 {
     static const uint32_t p[2][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {3, 4, 5, 6, 11, 10, 9, 20}},
@@ -553,7 +553,7 @@ static void neighbouring_pages_go_in_one_message(void **state)
         assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
         assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
         pair_check(&t, 1, d[i], 0, 8);
-        assert_int_equal(atomic_load(&s.seen), messages[i]);
+        assert_int_equal(atomic_load(&s.seen), t.p.pool ? messages[i] : 1);
         pair_close_struck(&t);
     }
 }

@@ -34,8 +34,17 @@ void pair_open(struct xfer_pair *t, const char *transport, const struct rig_opts
     rig_open(&t->d, &dopts);
 }
 
+/* What no session holds any more is in no stage either. */
+static void check_unstaged(struct rig_node *n)
+{
+    if (n->x && sl_xfer_open_sessions(n->x) == 0)
+        rig_wait_unstaged(n);
+}
+
 void pair_close(struct xfer_pair *t)
 {
+    check_unstaged(&t->p);
+    check_unstaged(&t->d);
     rig_close(&t->p);
     rig_close(&t->d);
 }

@@ -2,6 +2,7 @@
 #include "tests/unit/transfer/xfer_rig.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,6 +33,56 @@ void rig_secret(const char *text, struct sl_secret *out)
     memcpy(out->key, text, strnlen(text, sizeof out->key));
 }
 
+static const char *devices;
+
+void rig_set_devices(const char *letters)
+{
+    devices = letters;
+}
+
+static bool is_on_device(const char *name)
+{
+    if (!devices)
+        devices = getenv("RIG_DEVICES") ? getenv("RIG_DEVICES") : "";
+    return strchr(devices, name[0]) != NULL;
+}
+
+static void open_pages(struct rig_node *n, struct sl_xfer_conf *c)
+{
+    struct sl_why why = {0};
+    n->page_bytes = c->page_bytes;
+    n->n_pages = c->n_pages;
+    if (!is_on_device(c->self.name)) {
+        c->pool = n->pool = sl_xcalloc(c->n_pages, c->page_bytes);
+        return;
+    }
+    struct sl_dev_conf dc = {.n_threads = 1, .max_rows = 1};
+    setenv("CU_EMU_GUARD", "1", 1);
+    if (sl_backend_find("cuda", &n->ops, &why) != SL_OK || n->ops->open(&dc, &n->device.dev, &why) != SL_OK ||
+        n->ops->kv_open(n->device.dev, &c->self.geometry, c->n_pages, &n->device.kv, &why) != SL_OK)
+        fail_msg("%s", why.text);
+    n->device.ops = n->ops->mover;
+    n->scratch = sl_xalloc(c->page_bytes);
+    c->device = n->device;
+}
+
+static void close_pages(struct rig_node *n)
+{
+    if (n->ops) {
+        n->ops->kv_close(n->device.dev, n->device.kv);
+        n->ops->close(n->device.dev);
+    }
+    sl_free(n->scratch);
+    sl_free(n->pool);
+}
+
+/* A page of this many numbers a token is one of many heads: devices have heads of a limited size. */
+static void set_head_dim(struct sl_kv_geometry *g, uint32_t n)
+{
+    g->n_kv_heads = n > SL_HEAD_DIM_MAX ? n / 64 : 1;
+    g->head_dim = n / g->n_kv_heads;
+}
+
 void rig_open(struct rig_node *n, const struct rig_opts *o)
 {
     struct sl_why why = {0};
@@ -49,6 +100,7 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
         .max_sessions = o->max_sessions ? o->max_sessions : 256,
         .link_test = o->link_test,
         .cpu = -1,
+        .stage_bytes = o->stage_bytes,
     };
     struct sl_secret secret;
     if (o->secret) {
@@ -59,15 +111,12 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
     if (o->boot_id)
         c.self.boot_id = o->boot_id;
     if (o->head_dim)
-        c.self.geometry.head_dim = o->head_dim;
+        set_head_dim(&c.self.geometry, o->head_dim);
     snprintf(c.self.name, sizeof c.self.name, "%s", o->name ? o->name : "node");
     c.page_bytes = sl_kv_page_bytes(&c.self.geometry);
+    open_pages(n, &c);
     if (o->edit)
         o->edit(&c.self);
-    n->page_bytes = c.page_bytes;
-    n->n_pages = c.n_pages;
-    n->pool = sl_xcalloc(c.n_pages, c.page_bytes);
-    c.pool = n->pool;
     n->events = c.events = sl_queue_new(o->max_events ? o->max_events : 4096);
     if (sl_xfer_open(&c, &n->x, &why) != SL_OK)
         fail_msg("%s", why.text);
@@ -84,7 +133,7 @@ void rig_close(struct rig_node *n)
         sl_free(ev);
     sl_queue_free(n->events);
     sl_free(n->kept);
-    sl_free(n->pool);
+    close_pages(n);
     memset(n, 0, sizeof *n);
 }
 
@@ -97,7 +146,10 @@ struct sl_xfer_key rig_key(const char *request, uint32_t epoch)
 
 unsigned char *rig_page(const struct rig_node *n, uint32_t page)
 {
-    return n->pool + (size_t)page * n->page_bytes;
+    if (n->pool)
+        return n->pool + (size_t)page * n->page_bytes;
+    n->ops->kv_read(n->device.dev, n->device.kv, page, n->scratch);
+    return n->scratch;
 }
 
 /* Word i of the page; words, not bytes, because a thread sanitizer looks at each access. */
@@ -108,9 +160,11 @@ static uint64_t pattern(uint32_t seed, uint32_t index, size_t i)
 
 void rig_fill(struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index)
 {
-    uint64_t *words = (uint64_t *)(void *)rig_page(n, page);
+    uint64_t *words = (uint64_t *)(void *)(n->pool ? rig_page(n, page) : n->scratch);
     for (size_t i = 0; i < n->page_bytes / 8; i++)
         words[i] = pattern(seed, index, i);
+    if (!n->pool)
+        n->ops->kv_write(n->device.dev, n->device.kv, page, words);
 }
 
 bool rig_page_is(const struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index)
@@ -124,7 +178,13 @@ bool rig_page_is(const struct rig_node *n, uint32_t page, uint32_t seed, uint32_
 
 void rig_clear(struct rig_node *n)
 {
-    memset(n->pool, 0, n->n_pages * n->page_bytes);
+    if (n->pool) {
+        memset(n->pool, 0, n->n_pages * n->page_bytes);
+        return;
+    }
+    memset(n->scratch, 0, n->page_bytes);
+    for (uint32_t i = 0; i < n->n_pages; i++)
+        n->ops->kv_write(n->device.dev, n->device.kv, i, n->scratch);
 }
 
 void rig_iota(uint32_t *pages, uint32_t n, uint32_t first)
@@ -214,6 +274,13 @@ void rig_wait_sessions(struct rig_node *n, uint32_t sessions)
     for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_open_sessions(n->x) != sessions; usleep(2000))
         if (sl_now_ms() > end)
             fail_msg("%u sessions are open at %s", sl_xfer_open_sessions(n->x), n->peer.name);
+}
+
+void rig_wait_unstaged(struct rig_node *n)
+{
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_staged_pages(n->x) != 0; usleep(2000))
+        if (sl_now_ms() > end)
+            fail_msg("%u pages stay in the stage of %s", sl_xfer_staged_pages(n->x), n->peer.name);
 }
 
 void rig_wait_dropped(struct rig_node *n, uint64_t dropped)

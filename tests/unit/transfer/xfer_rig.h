@@ -8,6 +8,11 @@
 
 #include "common/transfer/transfer.h"
 
+/* Nodes whose names begin with one of these letters have their pages on the emulated CUDA device, in memory that the
+ * host may not touch (cu_emu_guard()); at first RIG_DEVICES of the environment, else "". Of use in programs that
+ * have the emulation. */
+void rig_set_devices(const char *letters);
+
 #define RIG_PAGE_TOKENS 4u
 #define RIG_PAGES       64u /* of a pool, unless opts say more */
 #define RIG_WAIT_MS     300000u
@@ -28,6 +33,7 @@ struct rig_opts {
     uint32_t stall_ms;     /* 0 = never */
     uint32_t max_sessions; /* 0 = 256 */
     uint32_t max_events;   /* 0 = 4096 */
+    size_t stage_bytes;    /* 0 = the default */
     bool link_test, no_digests;
     /* changes the identity before the node opens */
     void (*edit)(struct sl_xfer_identity *id);
@@ -38,7 +44,10 @@ struct rig_node {
     struct sl_queue *events;
     struct sl_xfer_event *kept; /* popped and not asked for yet */
     size_t n_kept, cap_kept;
-    unsigned char *pool;
+    unsigned char *pool; /* NULL: on the device */
+    const struct sl_backend_ops *ops;
+    struct sl_kv_on_device device;
+    unsigned char *scratch; /* a page of the device's */
     size_t page_bytes;
     uint32_t n_pages;
     struct sl_xfer_peer peer; /* how others reach it */
@@ -54,7 +63,8 @@ void rig_close(struct rig_node *n); /* takes one that is closed */
 struct sl_xfer_key rig_key(const char *request, uint32_t epoch);
 
 /* Pages of the pool as test data: what page index of request seed must hold. */
-unsigned char *rig_page(const struct rig_node *n, uint32_t page);
+unsigned char *rig_page(const struct rig_node *n,
+                        uint32_t page); /* of a device: a copy, until the next call */
 void rig_fill(struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index);
 bool rig_page_is(const struct rig_node *n, uint32_t page, uint32_t seed, uint32_t index);
 void rig_clear(struct rig_node *n);
@@ -72,6 +82,7 @@ void rig_forget(struct rig_node *n);
 /* The report of the link to that peer in this state. */
 struct sl_link_report rig_wait_link(struct rig_node *n, const char *peer, const char *state);
 void rig_wait_sessions(struct rig_node *n, uint32_t sessions);
+void rig_wait_unstaged(struct rig_node *n); /* no page is in its stage */
 /* Until this many messages were dropped at n. */
 void rig_wait_dropped(struct rig_node *n, uint64_t dropped);
 

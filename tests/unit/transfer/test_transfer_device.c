@@ -1,0 +1,221 @@
+/* tests/unit/transfer/test_transfer_device.c - pages on a device, which go through a stage: what it alone can get wrong
+ * (few slots for many pages, pages that came when there was none, a device at one side only, ends in the middle, after
+ * which no page stays in it), and the cases of a transport that it takes part in, over UCX and the fake NCCL. Those of
+ * the loop all run with pages on devices in unit.transfer.transfer_loop_device. */
+#include "tests/unit/transfer/xfer_cases.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/transfer/kv_wire.h"
+#include "common/transfer/link_loop.h"
+#include "kernels/cuda/cuda_dev.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define PT      RIG_PAGE_TOKENS
+#define N_PAGES 30u
+#define HEAD    1024u /* pages of 32 KiB: rendezvous where many are in a message */
+
+static const struct rig_opts few_slots = {.n_pages = N_PAGES, .head_dim = HEAD, .stage_bytes = 1};
+
+/* Pages of either side lie anywhere: backwards at P, in steps at D. */
+static void lists(uint32_t p[N_PAGES], uint32_t d[N_PAGES])
+{
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        p[i] = N_PAGES - 1 - i;
+        d[i] = i * 7 % N_PAGES;
+    }
+}
+
+static void expect(struct xfer_pair *t, const struct sl_xfer_key *k, enum sl_err p, enum sl_err d)
+{
+    assert_int_equal(rig_wait(&t->d, SL_XFER_RECV_DONE, k).err, d);
+    assert_int_equal(rig_wait(&t->p, SL_XFER_SEND_DONE, k).err, p);
+}
+
+static void host_that_touches_a_page_of_the_device_dies(void **state)
+{
+    (void)state;
+    struct rig_node n;
+    int status = 0;
+    rig_set_devices("n");
+    rig_open(&n, &(struct rig_opts){0});
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL); /* cmocka's, or a sanitizer's */
+        _exit(*(volatile uint8_t *)n.device.kv->base & 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    rig_close(&n);
+}
+
+/* Four slots: P sends four pages a message, and D, whose peer may send all it has in one, lets most of them wait. */
+static void few_slots_carry_many_pages_whoever_has_a_device(void **state)
+{
+    static const char *const devices[] = {"pd", "p", "d"}, *const transports[] = {"loop", "ucx"};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(devices); i++)
+        for (size_t j = 0; j < SL_COUNTOF(transports); j++) {
+            struct xfer_pair t;
+            uint32_t p[N_PAGES], d[N_PAGES];
+            rig_set_devices(devices[i]);
+            lists(p, d);
+            pair_open(&t, transports[j], &few_slots, &few_slots);
+            if (!strchr(devices[i], 'p'))
+                rig_iota(p, N_PAGES, 0); /* neighbours at the host, so that a message has many */
+            for (uint32_t round = 0; round < 2; round++) {
+                struct sl_xfer_key k = rig_key("few", round);
+                pair_fill(&t, round, p, N_PAGES);
+                pair_begin(&t, &k, N_PAGES * PT - 1, d, 0);
+                assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT - 1), SL_OK);
+                expect(&t, &k, SL_OK, SL_OK);
+                pair_check(&t, round, d, 0, N_PAGES);
+            }
+            pair_close(&t);
+        }
+}
+
+static enum sl_loop_fault hold_pages(void *arg, const void *header, size_t header_len, size_t payload_len)
+{
+    struct sl_kv_header h;
+    (void)arg;
+    (void)payload_len;
+    return sl_kv_header_unpack(header, header_len, &h) == SL_OK && h.type == SL_KV_PAGES ? SL_LOOP_HOLD
+                                                                                         : SL_LOOP_DELIVER;
+}
+
+static void wait_staged(struct rig_node *n)
+{
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_staged_pages(n->x) == 0; usleep(1000))
+        if (sl_now_ms() > end)
+            fail_msg("no page comes into the stage of %s", n->peer.name);
+}
+
+/* Pages are held between the nodes, in slots and beside them, when one side gives up or closes: nobody is told of an
+ * end before they are out of the stage or the connection is gone, and then they are. */
+static void ends_in_the_middle_leave_no_page_in_the_stage(void **state)
+{
+    enum { P_ABORTS, D_CANCELS, P_CLOSES, D_CLOSES, N_WAYS };
+    (void)state;
+    rig_set_devices("pd");
+    for (int way = 0; way < N_WAYS; way++) {
+        struct xfer_pair t;
+        struct sl_xfer_key k = rig_key("middle", 1);
+        uint32_t p[N_PAGES], d[N_PAGES];
+        lists(p, d);
+        sl_link_loop_set_fault(hold_pages, NULL);
+        pair_open(&t, "loop", &(struct rig_opts){.n_pages = N_PAGES, .head_dim = HEAD}, &few_slots);
+        pair_fill(&t, 1, p, N_PAGES);
+        pair_begin(&t, &k, N_PAGES * PT, d, 0);
+        assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT), SL_OK);
+        wait_staged(&t.p);
+        wait_staged(&t.d);
+        struct rig_node *left = way == P_CLOSES ? &t.d : &t.p;
+        if (way == P_ABORTS || way == D_CANCELS) {
+            assert_int_equal(way == P_ABORTS ? sl_xfer_send_abort(t.p.x, &k, &t.d.peer, "enough")
+                                             : sl_xfer_recv_cancel(t.d.x, &k),
+                             SL_OK);
+            struct sl_xfer_key other = rig_key("other", 1); /* both have read what was said */
+            pair_begin(&t, &other, PT, p, 1);
+            rig_wait(&t.p, SL_XFER_GRANTED, &other);
+            assert_int_equal(sl_xfer_send_ready(t.p.x, &other, NULL, PT), SL_OK);
+            expect(&t, &other, SL_OK, SL_OK);
+            assert_false(rig_has(&t.d, SL_XFER_RECV_DONE, &k));
+            assert_false(rig_has(&t.p, SL_XFER_SEND_DONE, &k));
+            sl_link_loop_set_fault(NULL, NULL);
+            sl_link_loop_release();
+            expect(&t, &k, SL_ECANCELED, way == P_ABORTS ? SL_EPEER : SL_ECANCELED);
+            rig_wait_unstaged(&t.d);
+        } else {
+            struct rig_node *goes = way == P_CLOSES ? &t.p : &t.d;
+            sl_xfer_close(goes->x);
+            goes->x = NULL;
+            assert_int_equal(rig_wait(left, way == P_CLOSES ? SL_XFER_RECV_DONE : SL_XFER_SEND_DONE, &k).err,
+                             SL_EPEER);
+        }
+        rig_wait_unstaged(left);
+        sl_link_loop_set_fault(NULL, NULL);
+        pair_close(&t);
+    }
+}
+
+/* One that is damaged on its way is found by the device's digest, fetched again and placed again. */
+static enum sl_loop_fault corrupt_one(void *arg, const void *header, size_t header_len, size_t payload_len)
+{
+    int *left = arg;
+    struct sl_kv_header h;
+    (void)payload_len;
+    bool hit =
+        sl_kv_header_unpack(header, header_len, &h) == SL_OK && h.type == SL_KV_PAGES && h.index > 0 && *left;
+    *left -= hit;
+    return hit ? SL_LOOP_CORRUPT : SL_LOOP_DELIVER;
+}
+
+static void damage_is_found_on_the_device_and_mended(void **state)
+{
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("damage", 1);
+    uint32_t p[N_PAGES], d[N_PAGES];
+    int left = 1;
+    (void)state;
+    lists(p, d);
+    rig_set_devices("pd");
+    sl_link_loop_set_fault(corrupt_one, &left);
+    pair_open(&t, "loop", &few_slots, &few_slots);
+    pair_fill(&t, 1, p, N_PAGES);
+    pair_begin(&t, &k, N_PAGES * PT, d, 0);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT), SL_OK);
+    assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).resends, 1);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
+    assert_int_equal(left, 0);
+    pair_check(&t, 1, d, 0, N_PAGES);
+    pair_close(&t);
+    sl_link_loop_set_fault(NULL, NULL);
+}
+
+#define EACH_CASE(X)                                                                                         \
+    X(whole_prompt_arrives_with_its_first_token)                                                             \
+    X(chunks_are_ready_one_by_one)                                                                           \
+    X(prefix_hit_is_not_sent)                                                                                \
+    X(scattered_pages_land_where_the_receiver_says)                                                          \
+    X(sender_aborts_at_every_stage)                                                                          \
+    X(receiver_cancels_at_every_stage)                                                                       \
+    X(peer_closes_in_the_middle)                                                                             \
+    X(many_sessions_share_the_link)                                                                          \
+    X(link_is_measured)                                                                                      \
+    X(large_pages_either_side_gives_up_in_the_middle)                                                        \
+    X(large_pages_a_node_closes_in_the_middle_and_comes_back)
+#define ON_DEVICES(name)                                                                                     \
+    static void ucx_##name(void **state)                                                                     \
+    {                                                                                                        \
+        (void)state;                                                                                         \
+        rig_set_devices("p"); /* and D's pages are the host's */                                             \
+        case_##name("ucx");                                                                                  \
+    }                                                                                                        \
+    static void nccl_##name(void **state)                                                                    \
+    {                                                                                                        \
+        (void)state;                                                                                         \
+        rig_set_devices("pd");                                                                               \
+        case_##name("nccl");                                                                                 \
+    }
+EACH_CASE(ON_DEVICES)
+
+int main(void)
+{
+#define ENTRIES(name) cmocka_unit_test(ucx_##name), cmocka_unit_test(nccl_##name),
+    const struct CMUnitTest tests[] = {
+        EACH_CASE(ENTRIES) cmocka_unit_test(host_that_touches_a_page_of_the_device_dies),
+        cmocka_unit_test(few_slots_carry_many_pages_whoever_has_a_device),
+        cmocka_unit_test(ends_in_the_middle_leave_no_page_in_the_stage),
+        cmocka_unit_test(damage_is_found_on_the_device_and_mended),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
