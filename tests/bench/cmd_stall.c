@@ -56,7 +56,7 @@ static const struct sl_conf_opt option_table[] = {
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
 
 struct arm {
-    struct sl_samples base_gap, longest_gap, ratio, ttft, gap_during;
+    struct sl_samples base_gap, longest_gap, ratio, ttft, gap_during, p99_during;
 };
 
 static bool measure(const struct options *o, struct sl_job *jobs, struct arm *a, struct sl_why *why)
@@ -103,6 +103,7 @@ static bool measure(const struct options *o, struct sl_job *jobs, struct arm *a,
     double base = sl_samples_percentile(&before, 50);
     sl_samples_add(&a->base_gap, base);
     sl_samples_add(&a->gap_during, sl_samples_percentile(&during, 50));
+    sl_samples_add(&a->p99_during, sl_samples_percentile(&during, 99));
     sl_samples_add(&a->longest_gap, longest);
     sl_samples_add(&a->ratio, longest / base);
     sl_samples_add(&a->ttft, (t1 - t0) * 1e3);
@@ -171,18 +172,21 @@ static int run(const void *options, struct sl_why *why)
         json_t *doc = json_object();
         printf("%u-token prompt into %u decoding streams, medians of %u\n", o->prompt_tokens, o->streams,
                o->rounds);
-        printf("%-8s %14s %14s %14s %10s %12s\n", "chunk", "gap before ms", "gap during ms", "longest ms",
-               "ratio", "TTFT ms");
+        printf("%-8s %14s %14s %10s %14s %10s %12s\n", "chunk", "gap before ms", "gap during ms", "P99 ms",
+               "longest ms", "ratio", "TTFT ms");
         for (size_t a = 0; a < o->chunks.n; a++) {
-            double v[] = {
-                sl_samples_percentile(&arms[a].base_gap, 50), sl_samples_percentile(&arms[a].gap_during, 50),
-                sl_samples_percentile(&arms[a].longest_gap, 50), sl_samples_percentile(&arms[a].ratio, 50),
-                sl_samples_percentile(&arms[a].ttft, 50)};
-            printf("%-8s %14.1f %14.1f %14.1f %10.2f %12.0f\n", o->chunks.items[a], v[0], v[1], v[2], v[3],
-                   v[4]);
+            double v[] = {sl_samples_percentile(&arms[a].base_gap, 50),
+                          sl_samples_percentile(&arms[a].gap_during, 50),
+                          sl_samples_percentile(&arms[a].p99_during, 50),
+                          sl_samples_percentile(&arms[a].longest_gap, 50),
+                          sl_samples_percentile(&arms[a].ratio, 50),
+                          sl_samples_percentile(&arms[a].ttft, 50)};
+            printf("%-8s %14.1f %14.1f %10.1f %14.1f %10.2f %12.0f\n", o->chunks.items[a], v[0], v[1], v[2],
+                   v[3], v[4], v[5]);
             json_object_set_new(doc, o->chunks.items[a],
-                                json_pack("{s:f,s:f,s:f,s:f,s:f}", "gap_before_ms", v[0], "gap_during_ms",
-                                          v[1], "longest_gap_ms", v[2], "ratio", v[3], "ttft_ms", v[4]));
+                                json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "gap_before_ms", v[0], "gap_during_ms",
+                                          v[1], "p99_during_ms", v[2], "longest_gap_ms", v[3], "ratio", v[4],
+                                          "ttft_ms", v[5]));
         }
         if (o->json && json_dump_file(doc, o->json, JSON_INDENT(1)) != 0)
             sl_why_set(why, SL_EIO, "cannot write %s", o->json);
@@ -194,6 +198,7 @@ static int run(const void *options, struct sl_why *why)
         sl_samples_fini(&arms[a].ratio);
         sl_samples_fini(&arms[a].ttft);
         sl_samples_fini(&arms[a].gap_during);
+        sl_samples_fini(&arms[a].p99_during);
     }
     sl_free(arms);
     sl_free(jobs);
