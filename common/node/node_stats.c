@@ -239,6 +239,7 @@ static size_t fill_values(struct sl_node *n, struct sl_arena *a, Sluice__StatVal
         {"batches_sent_total", (double)c->batches_sent},
         {"batches_lost_total", (double)c->batches_lost},
         {"resyncs_total", (double)c->resyncs},
+        {"control_replays_total", (double)sl_wire_server_refused(n->server)},
     };
     char names[SL_COST_POINTS][COST_NAME_BYTES];
     struct named cost[SL_COST_VALUES];

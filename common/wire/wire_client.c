@@ -23,8 +23,8 @@
 struct call {
     struct sl_list link;
     uint64_t tag, deadline_ms;
-    nng_msg *msg;
-    struct sl_seal seal;       /* of msg */
+    nng_msg *msg;              /* not sealed; with a secret kept until the answer has come */
+    struct sl_seal seal;       /* of what was sent last */
     struct sl_wire_in *answer; /* in the list of undelivered ones */
 };
 
@@ -38,11 +38,14 @@ struct slot {
 
 struct sl_wire_client {
     nng_socket sock;
+    struct sl_dial *dial;
     struct sl_queue *queue;
     const struct sl_secret *secret; /* NULL = none */
+    uint64_t id;                    /* of its seals */
     nng_aio *tick;
     pthread_mutex_t lock; /* of all below, but not of the fields of a slot in use: those are its callback's */
     bool closing, ticking;
+    uint64_t server_id, n_sealed;
     struct sl_list waiting, undelivered;
     uint32_t n_waiting, max_waiting;
     uint32_t n_slots;
@@ -87,11 +90,27 @@ static nng_duration time_left(const struct call *k)
     return k->deadline_ms > now ? (nng_duration)(k->deadline_ms - now) : 1;
 }
 
+/* The call's message sealed for the server as it is known now, under a number of its own. */
+static nng_msg *seal_call(struct sl_wire_client *c, struct call *k)
+{
+    nng_msg *m;
+    SL_ASSERT(nng_msg_dup(&m, k->msg) == 0); /* dies without memory, as sl_xalloc() does */
+    pthread_mutex_lock(&c->lock);
+    struct sl_stamp stamp = {.from = c->id, .to = c->server_id, .number = ++c->n_sealed};
+    pthread_mutex_unlock(&c->lock);
+    sl_nng_seal(m, c->secret, SL_SEAL_REQUEST, NULL, &stamp, &k->seal);
+    return m;
+}
+
 static void start(struct slot *s)
 {
+    nng_msg *m = s->call->msg;
+    if (s->client->secret)
+        m = seal_call(s->client, s->call);
+    else
+        s->call->msg = NULL;
     s->receiving = false;
-    nng_aio_set_msg(s->aio, s->call->msg);
-    s->call->msg = NULL;
+    nng_aio_set_msg(s->aio, m);
     nng_aio_set_timeout(s->aio, time_left(s->call));
     nng_ctx_send(s->ctx, s->aio);
 }
@@ -111,6 +130,18 @@ static void next_call(struct slot *s)
     pthread_mutex_unlock(&c->lock);
     if (next)
         start(s);
+}
+
+/* Whether the server asks for the message sealed anew. */
+static bool not_taken(struct sl_wire_client *c, const struct sl_seal *answer)
+{
+    if (!c->secret)
+        return false;
+    struct sl_stamp stamp = sl_seal_stamp(answer);
+    pthread_mutex_lock(&c->lock);
+    c->server_id = stamp.from;
+    pthread_mutex_unlock(&c->lock);
+    return stamp.number == SL_NOT_TAKEN;
 }
 
 static void tell_refused(enum sl_err err, const struct sl_why *why)
@@ -134,6 +165,7 @@ static void on_aio(void *arg)
     }
     Sluice__Envelope *e = NULL;
     enum sl_err err = SL_EPEER;
+    bool again = false;
     if (rv == 0 || !s->receiving) { /* the answer; or the request, which stayed here */
         nng_msg *m = nng_aio_get_msg(s->aio);
         nng_aio_set_msg(s->aio, NULL);
@@ -144,6 +176,8 @@ static void on_aio(void *arg)
             if (err != SL_OK) {
                 tell_refused(err, &why);
                 err = err == SL_EMISMATCH ? err : SL_EPROTO;
+            } else {
+                again = not_taken(c, &seal) && sl_now_ms() < s->call->deadline_ms;
             }
         }
         if (m)
@@ -154,6 +188,11 @@ static void on_aio(void *arg)
     pthread_mutex_unlock(&c->lock);
     if (closing) { /* sl_wire_client_close() ends the call */
         sl_wire_free(e);
+        return;
+    }
+    if (again) {
+        sl_wire_free(e);
+        start(s);
         return;
     }
     deliver(c, s->call, err, e);
@@ -213,6 +252,7 @@ enum sl_err sl_wire_client_open(const char *url, const struct sl_wire_guard *gua
     struct sl_wire_client *c = sl_xcalloc(1, sizeof *c + n_contexts * sizeof c->slots[0]);
     c->queue = queue;
     c->secret = sl_nng_secret(guard, url);
+    c->id = sl_seal_new_id();
     c->max_waiting = max_waiting;
     sl_list_init(&c->waiting);
     sl_list_init(&c->undelivered);
@@ -235,7 +275,7 @@ enum sl_err sl_wire_client_open(const char *url, const struct sl_wire_guard *gua
             break;
     }
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
-                         : sl_nng_dial(c->sock, url, guard, why);
+                         : sl_dial_open(c->sock, url, guard, &c->dial, why);
     if (err != SL_OK) {
         sl_nng_close(c->sock);
         client_free(c);
@@ -274,7 +314,7 @@ void sl_wire_client_close(struct sl_wire_client *c)
     for (uint32_t i = 0; i < c->n_slots; i++)
         nng_aio_stop(c->slots[i].aio);
     nng_aio_stop(c->tick);
-    sl_nng_close(c->sock);
+    sl_dial_close(c->dial);
     /* no callback runs any more */
     end_calls(c, &c->undelivered);
     for (uint32_t i = 0; i < c->n_slots; i++) {
@@ -290,14 +330,11 @@ void sl_wire_client_close(struct sl_wire_client *c)
 enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64_t tag, uint32_t timeout_ms)
 {
     nng_msg *m;
-    struct sl_seal seal;
-    enum sl_err err = sl_nng_pack(msg, c->secret, SL_SEAL_REQUEST, NULL, &seal, &m);
+    enum sl_err err = sl_nng_pack(msg, &m);
     if (err != SL_OK)
         return err;
     struct call *k = sl_xcalloc(1, sizeof *k);
     *k = (struct call){.tag = tag, .deadline_ms = sl_now_ms() + timeout_ms, .msg = m};
-    if (c->secret)
-        k->seal = seal;
     sl_list_init(&k->link);
     struct slot *slot = NULL;
     bool tick = false;
@@ -332,13 +369,54 @@ static bool is_local(const char *url)
            strncmp(url, "tcp://localhost:", 16) == 0;
 }
 
+static int ask_once(nng_socket s, nng_msg *m, uint64_t deadline_ms, nng_msg **answer)
+{
+    uint64_t now = sl_now_ms();
+    nng_socket_set_ms(s, NNG_OPT_SENDTIMEO, deadline_ms > now ? (nng_duration)(deadline_ms - now) : 1);
+    int rv = nng_sendmsg(s, m, 0);
+    if (rv != 0) {
+        nng_msg_free(m);
+        return rv;
+    }
+    now = sl_now_ms();
+    nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, deadline_ms > now ? (nng_duration)(deadline_ms - now) : 1);
+    return nng_recvmsg(s, answer, 0);
+}
+
+/* Asks until the message is taken, as a client's slot does. */
+static enum sl_err ask(nng_socket s, const char *url, const struct sl_secret *secret, const nng_msg *msg,
+                       uint32_t timeout_ms, Sluice__Envelope **answer, struct sl_why *why)
+{
+    const uint64_t deadline_ms = sl_now_ms() + timeout_ms;
+    struct sl_stamp stamp = {.from = sl_seal_new_id()}, got;
+    do {
+        nng_msg *m, *reply;
+        struct sl_seal asked, seal;
+        stamp.number++;
+        SL_ASSERT(nng_msg_dup(&m, msg) == 0);
+        sl_nng_seal(m, secret, SL_SEAL_REQUEST, NULL, &stamp, &asked);
+        int rv = ask_once(s, m, deadline_ms, &reply);
+        if (rv != 0)
+            return sl_why_set(why, SL_EPEER, "no answer from %s within %u ms: %s", url, timeout_ms,
+                              nng_strerror(rv));
+        enum sl_err err =
+            sl_nng_unpack(reply, secret, SL_SEAL_ANSWER, secret ? &asked : NULL, &seal, answer, why);
+        nng_msg_free(reply);
+        if (err != SL_OK || !secret)
+            return err;
+        got = sl_seal_stamp(&seal);
+        stamp.to = got.from;
+        if (got.number == SL_NOT_TAKEN)
+            sl_wire_free(*answer);
+    } while (got.number == SL_NOT_TAKEN);
+    return SL_OK;
+}
+
 enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard, Sluice__Envelope *msg,
                               uint32_t timeout_ms, Sluice__Envelope **answer, struct sl_why *why)
 {
     nng_msg *m;
-    const struct sl_secret *secret = sl_nng_secret(guard, url);
-    struct sl_seal asked, seal;
-    enum sl_err err = sl_nng_pack(msg, secret, SL_SEAL_REQUEST, NULL, &asked, &m);
+    enum sl_err err = sl_nng_pack(msg, &m);
     if (err != SL_OK)
         return sl_why_set(why, err, "the message is too large to be sent");
     nng_socket s;
@@ -347,7 +425,7 @@ enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard
         nng_msg_free(m);
         return sl_why_set(why, SL_EIO, "no socket for %s: %s", url, nng_strerror(rv));
     }
-    const uint64_t deadline = sl_now_ms() + timeout_ms;
+    struct sl_dial *dial = NULL;
     sl_nng_set_options(s);
     if (is_local(url)) {
         rv = nng_dial(s, url, NULL, 0);
@@ -358,27 +436,14 @@ enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard
         else if (rv != 0)
             err = sl_why_set(why, SL_EPEER, "cannot dial %s: %s", url, nng_strerror(rv));
     } else {
-        err = sl_nng_dial(s, url, guard, why);
+        err = sl_dial_open(s, url, guard, &dial, why);
     }
-    if (err == SL_OK) {
-        nng_socket_set_ms(s, NNG_OPT_SENDTIMEO, (nng_duration)timeout_ms);
-        rv = nng_sendmsg(s, m, 0);
-        if (rv == 0) {
-            m = NULL;
-            uint64_t now = sl_now_ms();
-            nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, deadline > now ? (nng_duration)(deadline - now) : 1);
-            rv = nng_recvmsg(s, &m, 0);
-            if (rv != 0)
-                m = NULL;
-        }
-        if (rv != 0)
-            err = sl_why_set(why, SL_EPEER, "no answer from %s within %u ms: %s", url, timeout_ms,
-                             nng_strerror(rv));
-        else
-            err = sl_nng_unpack(m, secret, SL_SEAL_ANSWER, secret ? &asked : NULL, &seal, answer, why);
-    }
-    if (m)
-        nng_msg_free(m);
-    sl_nng_close(s);
+    if (err == SL_OK)
+        err = ask(s, url, sl_nng_secret(guard, url), m, timeout_ms, answer, why);
+    nng_msg_free(m);
+    if (dial)
+        sl_dial_close(dial);
+    else
+        sl_nng_close(s);
     return err;
 }

@@ -112,9 +112,12 @@ const char *sl_wire_pull_url(const struct sl_wire_pull *p)
 
 struct sl_wire_push {
     nng_socket sock;
+    struct sl_dial *dial;
     nng_aio *aio;
     const struct sl_secret *secret; /* NULL = none */
-    pthread_mutex_t lock;           /* of all below */
+    uint64_t id;
+    pthread_mutex_t lock; /* of all below */
+    uint64_t n_sent;
     bool sending, closing;
     uint32_t head, n, max;
     nng_msg *line[]; /* ring of those behind the one being sent */
@@ -159,6 +162,7 @@ enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard
     struct sl_wire_push *p = sl_xcalloc(1, sizeof *p + max_waiting * sizeof p->line[0]);
     p->max = max_waiting;
     p->secret = sl_nng_secret(guard, url);
+    p->id = sl_seal_new_id();
     int rv = nng_push0_open(&p->sock);
     if (rv != 0) {
         sl_free(p);
@@ -166,8 +170,8 @@ enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard
     }
     sl_nng_set_options(p->sock);
     rv = nng_aio_alloc(&p->aio, on_push, p);
-    enum sl_err err =
-        rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url) : sl_nng_dial(p->sock, url, guard, why);
+    enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url)
+                         : sl_dial_open(p->sock, url, guard, &p->dial, why);
     if (err != SL_OK) {
         sl_nng_close(p->sock);
         nng_aio_free(p->aio);
@@ -187,7 +191,7 @@ void sl_wire_push_close(struct sl_wire_push *p)
     p->closing = true;
     pthread_mutex_unlock(&p->lock);
     nng_aio_stop(p->aio);
-    sl_nng_close(p->sock);
+    sl_dial_close(p->dial);
     nng_aio_free(p->aio);
     for (; p->n; p->n--) {
         nng_msg_free(p->line[p->head]);
@@ -200,7 +204,7 @@ void sl_wire_push_close(struct sl_wire_push *p)
 enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
 {
     nng_msg *m;
-    enum sl_err err = sl_nng_pack(msg, p->secret, SL_SEAL_EVENT, NULL, NULL, &m);
+    enum sl_err err = sl_nng_pack(msg, &m);
     if (err != SL_OK)
         return err;
     pthread_mutex_lock(&p->lock);
@@ -208,6 +212,9 @@ enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
     if (p->n == p->max) {
         err = SL_EAGAIN;
     } else {
+        struct sl_stamp stamp = {.from = p->id, .number = ++p->n_sent};
+        struct sl_seal seal;
+        sl_nng_seal(m, p->secret, SL_SEAL_EVENT, NULL, &stamp, &seal);
         uint32_t at = p->head + p->n;
         p->line[at >= p->max ? at - p->max : at] = m;
         p->n++;

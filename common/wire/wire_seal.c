@@ -3,19 +3,20 @@
  *
  * A seal is the envelope's last field, so that a peer without a secret can name what it found:
  *
- *   key of field 1000, length | "SLSEAL01" | nonce | HMAC over the message before it, the nonce, and of an
+ *   key of field 1000, length | "SLSEAL02" | stamp | HMAC over the message before it, the stamp, and of an
  *                                                    answer the seal of what it answers
  *
- * An old answer does not count for a new request. A request heard on the wire can be sent again as it is: the
- * commands are idempotent by their ids, and against who reads and writes on the wire stands TLS. */
+ * A stamp says from which life of a socket, to which one, and a number that only grows. So what was heard on
+ * the wire and is sent again does not count: a request is taken once (wire_fresh.c), an answer counts for its
+ * request's seal only, and an event's batch has a number of its own, of which the router takes each once. */
 #include <string.h>
 
 #include "common/base/rand.h"
 #include "common/wire/wire_nng.h"
 
 static const unsigned char head[] = {
-    0xc2, 0x3e, 8 + SL_NONCE_BYTES + SL_PROOF_BYTES, 'S', 'L', 'S', 'E', 'A', 'L', '0', '1'};
-_Static_assert(sizeof head + SL_NONCE_BYTES + SL_PROOF_BYTES == SL_SEAL_BYTES, "a seal has no other parts");
+    0xc2, 0x3e, 8 + SL_STAMP_BYTES + SL_PROOF_BYTES, 'S', 'L', 'S', 'E', 'A', 'L', '0', '2'};
+_Static_assert(sizeof head + SL_STAMP_BYTES + SL_PROOF_BYTES == SL_SEAL_BYTES, "a seal has no other parts");
 
 static const char *const purposes[] = {
     [SL_SEAL_REQUEST] = "sluice control request",
@@ -23,24 +24,46 @@ static const char *const purposes[] = {
     [SL_SEAL_EVENT] = "sluice control event",
 };
 
+static void put_u64(unsigned char *p, uint64_t v)
+{
+    for (size_t i = 0; i < sizeof v; i++)
+        p[i] = (unsigned char)(v >> 8 * i);
+}
+
+static uint64_t get_u64(const unsigned char *p)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < sizeof v; i++)
+        v |= (uint64_t)p[i] << 8 * i;
+    return v;
+}
+
 static void prove(const struct sl_secret *s, enum sl_seal_kind kind, const struct sl_seal *asked,
-                  const void *bytes, size_t n, const unsigned char *nonce, unsigned char out[SL_PROOF_BYTES])
+                  const void *bytes, size_t n, const unsigned char *stamp, unsigned char out[SL_PROOF_BYTES])
 {
     const struct sl_proof_part parts[] = {
         {bytes, n},
-        {nonce, SL_NONCE_BYTES},
+        {stamp, SL_STAMP_BYTES},
         {asked ? asked->bytes : NULL, asked ? SL_SEAL_BYTES : 0},
     };
     sl_secret_prove(s, purposes[kind], parts, SL_COUNTOF(parts), out);
 }
 
 void sl_seal_make(const struct sl_secret *s, enum sl_seal_kind kind, const struct sl_seal *asked,
-                  const void *bytes, size_t n, struct sl_seal *out)
+                  const struct sl_stamp *stamp, const void *bytes, size_t n, struct sl_seal *out)
 {
-    unsigned char *nonce = out->bytes + sizeof head;
+    unsigned char *at = out->bytes + sizeof head;
     memcpy(out->bytes, head, sizeof head);
-    sl_random_bytes(nonce, SL_NONCE_BYTES);
-    prove(s, kind, asked, bytes, n, nonce, nonce + SL_NONCE_BYTES);
+    put_u64(at, stamp->from);
+    put_u64(at + 8, stamp->to);
+    put_u64(at + 16, stamp->number);
+    prove(s, kind, asked, bytes, n, at, at + SL_STAMP_BYTES);
+}
+
+struct sl_stamp sl_seal_stamp(const struct sl_seal *seal)
+{
+    const unsigned char *at = seal->bytes + sizeof head;
+    return (struct sl_stamp){.from = get_u64(at), .to = get_u64(at + 8), .number = get_u64(at + 16)};
 }
 
 enum sl_err sl_seal_check(const struct sl_secret *s, enum sl_seal_kind kind, const struct sl_seal *asked,
@@ -67,10 +90,19 @@ enum sl_err sl_seal_check(const struct sl_secret *s, enum sl_seal_kind kind, con
                           "cluster_secret_file here too");
     *n -= SL_SEAL_BYTES;
     prove(s, kind, asked, bytes, *n, seal + sizeof head, proof);
-    if (!sl_secret_equal(proof, seal + sizeof head + SL_NONCE_BYTES, sizeof proof))
+    if (!sl_secret_equal(proof, seal + sizeof head + SL_STAMP_BYTES, sizeof proof))
         return sl_why_set(why, SL_EMISMATCH,
                           "the message is sealed with another cluster secret; give both programs the same "
                           "cluster_secret_file");
     memcpy(out->bytes, seal, SL_SEAL_BYTES);
     return SL_OK;
+}
+
+uint64_t sl_seal_new_id(void)
+{
+    uint64_t id;
+    do
+        id = sl_random_u64();
+    while (id == 0); /* says "not known yet" */
+    return id;
 }

@@ -16,13 +16,15 @@ struct context {
     nng_ctx ctx;
     nng_aio *aio;
     bool sending;
-    struct sl_seal asked; /* of the request that is held */
+    struct sl_seal asked;   /* of the request that is held ... */
+    struct sl_stamp answer; /* ... and what its answer is stamped with */
 };
 
 struct sl_wire_server {
     nng_socket sock;
     struct sl_queue *queue;
     const struct sl_secret *secret; /* NULL = none */
+    struct sl_fresh *fresh;
     uint64_t tag;
     char *url;
     pthread_mutex_t lock; /* of the next two */
@@ -41,6 +43,7 @@ static void unref(struct sl_wire_server *s)
         return;
     for (uint32_t i = 0; i < s->n_contexts; i++)
         nng_aio_free(s->contexts[i].aio);
+    sl_fresh_free(s->fresh);
     pthread_mutex_destroy(&s->lock);
     sl_free(s->url);
     sl_free(s);
@@ -83,21 +86,66 @@ static void receive_next(struct context *c)
     nng_ctx_recv(c->ctx, c->aio);
 }
 
+/* The same, sealed for the request that the context has taken. */
+static void send_sealed(struct context *c, nng_msg *m)
+{
+    struct sl_seal seal;
+    sl_nng_seal(m, c->server->secret, SL_SEAL_ANSWER, &c->asked, &c->answer, &seal);
+    send_answer(c, m);
+}
+
+static void tell_refused(const struct sl_wire_server *s, enum sl_err err, const char *why)
+{
+    static struct sl_log_limit limit;
+    unsigned suppressed;
+    if (sl_log_allow(&limit, 1000, &suppressed))
+        SL_WARN("message refused url=%s code=%s why=\"%s\" suppressed=%u", s->url, sl_err_name(err), why,
+                suppressed);
+}
+
+/* Whether a sealed request is one to take; else it is answered, or passed over. */
+static bool is_fresh(struct context *c, uint32_t pipe)
+{
+    static const char replayed[] = "the message was sent before, or to a former life of this program: by its "
+                                   "sender, who will seal it anew, or by someone who heard it";
+    struct sl_wire_server *s = c->server;
+    struct sl_stamp asked = sl_seal_stamp(&c->asked);
+    c->answer = (struct sl_stamp){.to = asked.from, .number = asked.number};
+    switch (sl_fresh_take(s->fresh, &asked, pipe, &c->answer.from)) {
+    case SL_FRESH_TAKEN:
+        return true;
+    case SL_FRESH_AGAIN:
+        receive_next(c);
+        return false;
+    case SL_FRESH_REFUSED:
+    default:
+        if (asked.to != 0)
+            tell_refused(s, SL_EMISMATCH, replayed);
+        c->answer.number = SL_NOT_TAKEN;
+        send_sealed(c, sl_nng_refusal(SL_EMISMATCH, replayed));
+        return false;
+    }
+}
+
+/* m is taken. */
 static void take_request(struct context *c, nng_msg *m)
 {
     struct sl_wire_server *s = c->server;
     Sluice__Envelope *e = NULL;
     struct sl_why why = {{0}};
-    enum sl_err err = sl_nng_unpack(m, s->secret, SL_SEAL_REQUEST, NULL, &c->asked, &e, &why);
+    size_t n = nng_msg_len(m);
+    enum sl_err err = sl_seal_check(s->secret, SL_SEAL_REQUEST, NULL, nng_msg_body(m), &n, &c->asked, &why);
+    if (err == SL_OK && s->secret && !is_fresh(c, (uint32_t)nng_pipe_id(nng_msg_get_pipe(m)))) {
+        nng_msg_free(m);
+        return;
+    }
+    if (err == SL_OK)
+        err = sl_wire_unpack(nng_msg_body(m), n, &e, &why);
     nng_msg_free(m);
     if (err != SL_OK) {
-        static struct sl_log_limit limit;
-        unsigned suppressed;
-        if (sl_log_allow(&limit, 1000, &suppressed))
-            SL_WARN("message refused url=%s code=%s why=\"%s\" suppressed=%u", s->url, sl_err_name(err),
-                    why.text, suppressed);
+        tell_refused(s, err, why.text);
         /* not sealed, so that a peer without our secret reads it */
-        send_answer(c, sl_nng_refusal(NULL, NULL, err, why.text));
+        send_answer(c, sl_nng_refusal(err, why.text));
         return;
     }
     struct sl_wire_in *in = sl_nng_in_new(SL_WIRE_REQUEST, SL_OK, e, s->tag);
@@ -110,8 +158,7 @@ static void take_request(struct context *c, nng_msg *m)
         return;
     in->internal = NULL;
     sl_wire_in_free(in);
-    send_answer(
-        c, sl_nng_refusal(s->secret, &c->asked, SL_EAGAIN, "the receiver's queue is full; try again later"));
+    send_sealed(c, sl_nng_refusal(SL_EAGAIN, "the receiver's queue is full; try again later"));
     unref(s); /* never the last: the owner waits for this callback before it lets go */
 }
 
@@ -147,6 +194,7 @@ enum sl_err sl_wire_server_open(const char *url, const struct sl_wire_guard *gua
     struct sl_wire_server *s = sl_xcalloc(1, sizeof *s + n_contexts * sizeof s->contexts[0]);
     s->queue = queue;
     s->secret = sl_nng_secret(guard, url);
+    s->fresh = sl_fresh_new();
     s->tag = tag;
     s->refs = 1;
     pthread_mutex_init(&s->lock, NULL);
@@ -198,21 +246,25 @@ const char *sl_wire_server_url(const struct sl_wire_server *s)
     return s->url;
 }
 
+uint64_t sl_wire_server_refused(const struct sl_wire_server *s)
+{
+    return s ? sl_fresh_refused(s->fresh) : 0;
+}
+
 void sl_wire_reply(struct sl_wire_in *in, Sluice__Envelope *reply)
 {
     struct context *c = in->internal;
     SL_ASSERT(in->kind == SL_WIRE_REQUEST && c);
     nng_msg *m;
-    enum sl_err err = sl_nng_pack(reply, c->server->secret, SL_SEAL_ANSWER, &c->asked, NULL, &m);
+    enum sl_err err = sl_nng_pack(reply, &m);
     if (err != SL_OK) {
         SL_ERROR("answer not sent, it is too large url=%s code=%s", c->server->url, sl_err_name(err));
-        m = sl_nng_refusal(c->server->secret, &c->asked, err,
-                           "the answer is too large for one message; ask for less");
+        m = sl_nng_refusal(err, "the answer is too large for one message; ask for less");
     }
     in->internal = NULL;
     sl_wire_in_free(in);
     struct sl_wire_server *s = c->server;
-    send_answer(c, m);
+    send_sealed(c, m);
     unref(s);
 }
 
@@ -221,7 +273,6 @@ void sl_nng_server_drop(struct sl_wire_in *in)
     struct context *c = in->internal;
     in->internal = NULL;
     struct sl_wire_server *s = c->server;
-    send_answer(c,
-                sl_nng_refusal(s->secret, &c->asked, SL_EBUG, "the request was dropped without an answer"));
+    send_sealed(c, sl_nng_refusal(SL_EBUG, "the request was dropped without an answer"));
     unref(s);
 }

@@ -24,33 +24,32 @@ const struct sl_secret *sl_nng_secret(const struct sl_wire_guard *guard, const c
     return guard && network ? guard->secret : NULL;
 }
 
-enum sl_err sl_nng_pack(Sluice__Envelope *e, const struct sl_secret *s, enum sl_seal_kind kind,
-                        const struct sl_seal *asked, struct sl_seal *seal, nng_msg **out)
+enum sl_err sl_nng_pack(Sluice__Envelope *e, nng_msg **out)
 {
-    struct sl_seal made;
     struct sl_buf buf;
     sl_buf_init(&buf, SL_WIRE_MAX_BYTES);
     enum sl_err err = sl_wire_pack(e, &buf);
     nng_msg *m = NULL;
     if (err == SL_OK && nng_msg_alloc(&m, 0) != 0)
         err = SL_ENOMEM;
-    if (err == SL_OK && nng_msg_append(m, buf.data, buf.len) != 0) {
+    if (err == SL_OK &&
+        (nng_msg_reserve(m, buf.len + SL_SEAL_BYTES) != 0 || nng_msg_append(m, buf.data, buf.len) != 0)) {
         nng_msg_free(m);
         err = SL_ENOMEM;
-    }
-    if (err == SL_OK && s) {
-        sl_seal_make(s, kind, asked, buf.data, buf.len, &made);
-        if (nng_msg_append(m, made.bytes, sizeof made.bytes) != 0) {
-            nng_msg_free(m);
-            err = SL_ENOMEM;
-        } else if (seal) {
-            *seal = made;
-        }
     }
     sl_buf_fini(&buf);
     if (err == SL_OK)
         *out = m;
     return err;
+}
+
+void sl_nng_seal(nng_msg *m, const struct sl_secret *s, enum sl_seal_kind kind, const struct sl_seal *asked,
+                 const struct sl_stamp *stamp, struct sl_seal *out)
+{
+    if (!s)
+        return;
+    sl_seal_make(s, kind, asked, stamp, nng_msg_body(m), nng_msg_len(m), out);
+    SL_ASSERT(nng_msg_append(m, out->bytes, sizeof out->bytes) == 0); /* there is room */
 }
 
 enum sl_err sl_nng_unpack(nng_msg *m, const struct sl_secret *s, enum sl_seal_kind kind,
@@ -62,8 +61,7 @@ enum sl_err sl_nng_unpack(nng_msg *m, const struct sl_secret *s, enum sl_seal_ki
     return err == SL_OK ? sl_wire_unpack(nng_msg_body(m), n, out, why) : err;
 }
 
-nng_msg *sl_nng_refusal(const struct sl_secret *s, const struct sl_seal *asked, enum sl_err code,
-                        const char *why)
+nng_msg *sl_nng_refusal(enum sl_err code, const char *why)
 {
     Sluice__CommandReply reply = SLUICE__COMMAND_REPLY__INIT;
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
@@ -72,7 +70,7 @@ nng_msg *sl_nng_refusal(const struct sl_secret *s, const struct sl_seal *asked, 
     e.body_case = SLUICE__ENVELOPE__BODY_COMMAND_REPLY;
     e.command_reply = &reply;
     nng_msg *m;
-    SL_ASSERT(sl_nng_pack(&e, s, SL_SEAL_ANSWER, asked, NULL, &m) == SL_OK);
+    SL_ASSERT(sl_nng_pack(&e, &m) == SL_OK);
     return m;
 }
 
@@ -125,7 +123,7 @@ static void *close_socket(void *arg)
     return NULL;
 }
 
-void sl_nng_close(nng_socket s)
+bool sl_nng_close(nng_socket s)
 {
     struct closing *c = sl_xcalloc(1, sizeof *c);
     pthread_t thread;
@@ -136,7 +134,7 @@ void sl_nng_close(nng_socket s)
     if (pthread_create(&thread, NULL, close_socket, c) != 0) {
         closing_free(c);
         nng_close(s);
-        return;
+        return true;
     }
     pthread_detach(thread);
     clock_gettime(CLOCK_REALTIME, &until);
@@ -152,6 +150,7 @@ void sl_nng_close(nng_socket s)
         closing_free(c);
     else
         SL_WARN("a control socket did not close in time and is left behind waited_s=%d", CLOSE_WAIT_S);
+    return done;
 }
 
 void sl_nng_set_options(nng_socket s)
@@ -164,7 +163,7 @@ void sl_nng_set_options(nng_socket s)
     nng_socket_set_bool(s, NNG_OPT_TCP_NODELAY, true);
 }
 
-static enum sl_err url_error(int rv, const char *verb, const char *url, struct sl_why *why)
+enum sl_err sl_nng_url_error(int rv, const char *verb, const char *url, struct sl_why *why)
 {
     switch (rv) {
     case NNG_ENOTSUP:
@@ -195,7 +194,7 @@ enum sl_err sl_nng_listen(nng_socket s, const char *url, const struct sl_wire_gu
     if (tls) /* nng does not take NULL */
         nng_tls_config_free(tls);
     if (rv != 0)
-        return url_error(rv, "listen on", url, why);
+        return sl_nng_url_error(rv, "listen on", url, why);
     int port;
     const char *colon = strrchr(url, ':');
     if (strstr(url, "tcp://") && colon && nng_listener_get_int(l, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
@@ -203,21 +202,4 @@ enum sl_err sl_nng_listen(nng_socket s, const char *url, const struct sl_wire_gu
     else
         *bound = sl_xstrdup(url);
     return SL_OK;
-}
-
-enum sl_err sl_nng_dial(nng_socket s, const char *url, const struct sl_wire_guard *guard, struct sl_why *why)
-{
-    nng_dialer d;
-    nng_tls_config *tls = NULL;
-    enum sl_err err = sl_nng_tls(guard, url, false, &tls, why);
-    if (err != SL_OK)
-        return err;
-    int rv = nng_dialer_create(&d, s, url);
-    if (rv == 0 && tls)
-        rv = nng_dialer_set_ptr(d, NNG_OPT_TLS_CONFIG, tls);
-    if (rv == 0)
-        rv = nng_dialer_start(d, NNG_FLAG_NONBLOCK);
-    if (tls) /* nng does not take NULL */
-        nng_tls_config_free(tls);
-    return rv == 0 ? SL_OK : url_error(rv, "dial", url, why);
 }

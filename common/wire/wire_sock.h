@@ -2,7 +2,7 @@
  * The only user of nng.
  *
  * What may pass is the guard's: with a cluster secret every message over the network is sealed (wire_seal.c),
- * and one without a right seal is refused in words before it is read. ipc and inproc are guarded by the rights
+ * and one without a right seal, or that was sent before, is refused in words before it is read. ipc and inproc are guarded by the rights
  * of files and need no seal.
  *
  * nng's callbacks only enqueue; whoever owns the queue handles messages in its own thread. Nothing blocks: a
@@ -53,6 +53,9 @@ SL_MUST_CHECK enum sl_err sl_wire_server_open(const char *url, const struct sl_w
 void sl_wire_server_close(struct sl_wire_server *s);
 /* The address really bound (port 0 asked for a free one); static in s. */
 const char *sl_wire_server_url(const struct sl_wire_server *s);
+/* Sealed messages that were not taken because they had been sent before, or to a former life: those of whoever heard
+ * them, and of a sender that lost its connection or outlived the server. s NULL: 0. Any thread. */
+uint64_t sl_wire_server_refused(const struct sl_wire_server *s);
 /* Answers in with reply and frees in. Any thread. */
 void sl_wire_reply(struct sl_wire_in *in, Sluice__Envelope *reply);
 

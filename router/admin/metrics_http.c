@@ -90,7 +90,7 @@ struct sl_request_metrics {
     struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover;
     struct sl_metric *placed[SL_PLACE_HYBRID + 1], *ttft_error[SL_PLACE_HYBRID + 1],
         *mode[SL_PLACE_HYBRID + 1];
-    struct sl_metric *held, *ready, *cpu, *resident;
+    struct sl_metric *held, *ready, *replays, *cpu, *resident;
     double cpu_last_s;
     struct sl_hashmap *classes; /* name -> struct class_counters */
 };
@@ -192,6 +192,9 @@ struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m, const ch
     s->vllm_kv_used_too = sl_gauge(m, "vllm:gpu_cache_usage_perc", s->vllm_labels, used);
     s->held = sl_gauge(m, "sluice_requests_held", NULL, "Requests that wait at the router for their turn.");
     s->ready = sl_gauge(m, "sluice_ready", NULL, "1 while nodes are there that can serve.");
+    s->replays = sl_counter(m, "sluice_control_replays_total", NULL,
+                            "Control messages that came a second time or for a former life, and were not "
+                            "taken: sent again by who lost a connection, or by who heard them.");
     s->arrived = sl_counter(m, "sluice_requests_total", NULL, "Requests accepted by the router.");
     s->recovered = sl_counter(m, "sluice_requests_placed_again_total", NULL,
                               "Placements repeated after a fault or a refusal.");
@@ -408,6 +411,7 @@ void sl_request_metrics_now(struct sl_request_metrics *s, const struct sl_reques
     set(s, WAITING, now->n_held + queued);
     sl_metric_set(s->held, now->n_held);
     sl_metric_set(s->ready, now->ready);
+    sl_metric_add(s->replays, (double)now->n_replays - sl_metric_value(s->replays));
     for (unsigned i = SL_PLACE_PD; i <= SL_PLACE_HYBRID; i++)
         sl_metric_set(s->mode[i], now->mode == (enum sl_place_mode)i);
     sl_metric_set(s->kv_used, kv_used);

@@ -31,6 +31,7 @@ struct sl_request_gauges {
     enum sl_place_mode mode;
     bool ready;
     uint32_t n_running, n_held; /* requests with a place, and without */
+    uint64_t n_replays;         /* control messages not taken, in this life */
 };
 void sl_request_metrics_now(struct sl_request_metrics *s, const struct sl_request_gauges *now);
 /* A number that n told of itself. */

@@ -117,6 +117,8 @@ static const struct value_row {
     {"batches_lost_total", "sluice_node_batches_lost_total", 1, NULL,
      "Event batches that could not be sent; routers ask again."},
     {"resyncs_total", "sluice_node_resyncs_total", 1, NULL, "Times a router asked for missing tokens."},
+    {"control_replays_total", "sluice_node_control_replays_total", 1, NULL,
+     "Control messages that came a second time or for a former life, and were not taken."},
 };
 #define N_VALUES SL_COUNTOF(value_rows)
 

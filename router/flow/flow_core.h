@@ -39,6 +39,7 @@ struct sl_flow {
     struct sl_queue *answers;  /* struct sl_wire_in *: of commands */
     struct sl_wire_server *register_server, *admin_server;
     struct sl_wire_pull *pull;
+    uint64_t n_events_repeated; /* batches */
 
     struct sl_door *door;
     struct sl_node_table *nodes;

@@ -239,9 +239,15 @@ void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b)
                  b->node, b->seq);
         return;
     }
+    if (b->seq <= n->event_seq) { /* an overtaken one was asked for again by the gap that it left */
+        f->n_events_repeated++;
+        SL_INFO("events that were here already, or sent again by someone who heard them, dropped peer=%s "
+                "seq=%" PRIu64,
+                b->node, b->seq);
+        return;
+    }
     bool gap = b->seq > n->event_seq + 1;
-    if (b->seq > n->event_seq)
-        n->event_seq = b->seq;
+    n->event_seq = b->seq;
     if (gap) {
         SL_WARN("events were lost; asking for them again peer=%s seq=%" PRIu64, b->node, b->seq);
         resync_node(f, n);

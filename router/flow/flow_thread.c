@@ -225,11 +225,15 @@ static void on_tick(void *arg)
     ask_stats(f);
     ask_steps(f);
     sl_flow_refresh_ready(f);
-    sl_request_metrics_now(f->metrics, &(struct sl_request_gauges){.nodes = f->nodes,
-                                                                   .mode = f->mode,
-                                                                   .ready = sl_flow_ready(f, NULL),
-                                                                   .n_running = running,
-                                                                   .n_held = waiting});
+    sl_request_metrics_now(
+        f->metrics, &(struct sl_request_gauges){.nodes = f->nodes,
+                                                .mode = f->mode,
+                                                .ready = sl_flow_ready(f, NULL),
+                                                .n_running = running,
+                                                .n_held = waiting,
+                                                .n_replays = f->n_events_repeated +
+                                                             sl_wire_server_refused(f->register_server) +
+                                                             sl_wire_server_refused(f->admin_server)});
     /* not later than the next node would be lost: its streams stand still until then */
     uint64_t tick = f->conf.heartbeat_ms / 4, now = sl_now_ms(), lost = sl_node_table_next_loss(f->nodes);
     tick = tick > TICK_MIN_MS ? tick : TICK_MIN_MS;

@@ -517,6 +517,15 @@ static void cluster_secret_is_proven_both_ways(void **state)
     }
 }
 
+static nng_msg *seal_request(Sluice__Envelope *e, uint64_t number, struct sl_seal *seal)
+{
+    struct sl_stamp stamp = {.from = 1, .to = 2, .number = number};
+    nng_msg *m;
+    assert_int_equal(sl_nng_pack(e, &m), SL_OK);
+    sl_nng_seal(m, &secret_a, SL_SEAL_REQUEST, NULL, &stamp, seal);
+    return m;
+}
+
 /* Bytes as they stand on the wire: a sealed request, and what a stranger makes of it. */
 static void sealed_message_changed_or_of_another_kind_is_refused(void **state)
 {
@@ -525,11 +534,11 @@ static void sealed_message_changed_or_of_another_kind_is_refused(void **state)
     Sluice__Envelope e = make_cancel(&c, 3), *out;
     struct sl_seal seal, got;
     struct sl_why why;
-    nng_msg *m;
-    assert_int_equal(sl_nng_pack(&e, &secret_a, SL_SEAL_REQUEST, NULL, &seal, &m), SL_OK);
+    nng_msg *m = seal_request(&e, 9, &seal);
     assert_int_equal(sl_nng_unpack(m, &secret_a, SL_SEAL_REQUEST, NULL, &got, &out, &why), SL_OK);
     assert_int_equal(out->cancel->attempt, 3);
     assert_memory_equal(&got, &seal, sizeof seal);
+    assert_int_equal(sl_seal_stamp(&got).number, 9);
     sl_wire_free(out);
     for (size_t i = 0; i < nng_msg_len(m); i++) {
         ((unsigned char *)nng_msg_body(m))[i] ^= 1;
@@ -553,10 +562,10 @@ static void answer_counts_for_its_request_only(void **state)
     Sluice__Envelope e = make_cancel(&c, 3), *out;
     struct sl_seal first, second, got;
     struct sl_why why;
-    nng_msg *m, *again, *answer;
-    assert_int_equal(sl_nng_pack(&e, &secret_a, SL_SEAL_REQUEST, NULL, &first, &m), SL_OK);
-    assert_int_equal(sl_nng_pack(&e, &secret_a, SL_SEAL_REQUEST, NULL, &second, &again), SL_OK);
-    answer = sl_nng_refusal(&secret_a, &first, SL_EAGAIN, "later");
+    struct sl_stamp stamp = {.from = 2, .to = 1, .number = 1};
+    nng_msg *m = seal_request(&e, 1, &first), *again = seal_request(&e, 2, &second);
+    nng_msg *answer = sl_nng_refusal(SL_EAGAIN, "later");
+    sl_nng_seal(answer, &secret_a, SL_SEAL_ANSWER, &first, &stamp, &got);
     assert_int_equal(sl_nng_unpack(answer, &secret_a, SL_SEAL_ANSWER, &second, &got, &out, &why),
                      SL_EMISMATCH);
     assert_int_equal(sl_nng_unpack(answer, &secret_a, SL_SEAL_ANSWER, &first, &got, &out, &why), SL_OK);

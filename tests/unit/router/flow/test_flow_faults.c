@@ -642,12 +642,12 @@ static void last_node_dies_client_gets_a_clear_error(void **state)
     rig_say(s.p, s.c.id, 1, 0, "a");
     rig_wait_tokens(&s.c, 1);
     s.d[0]->numerics_id = 8; /* comes back as another kind: refused, so its old life stays the last */
+    uint64_t seq = s.d[0]->seq;
     s.d[0]->boot_id++;
-    s.d[0]->seq = 0;
     assert_false(rig_join(s.d[0]));
     struct rig_batch b;
     s.d[0]->boot_id--;
-    s.d[0]->seq = 0;
+    s.d[0]->seq = seq;
     rig_batch(&b, s.d[0]);
     rig_done(&b, s.c.id, 1, DUTY_D, SLUICE__DONE_REASON__DONE_ERROR, SL_EDEVICE, NULL);
     rig_send(&b);
