@@ -65,6 +65,16 @@ void sl_hashmap_free(struct sl_hashmap *m)
     sl_free(m);
 }
 
+void sl_hashmap_reserve(struct sl_hashmap *m, size_t n)
+{
+    SL_ASSERT(m->live == 0 && m->dead == 0);
+    while (m->n_slots / 2 <= n) /* rebuild() doubles at a half */
+        m->n_slots *= 2;
+    sl_free(m->slots);
+    m->slots = sl_xalloc(m->n_slots * sizeof *m->slots);
+    memset(m->slots, 0, m->n_slots * sizeof *m->slots);
+}
+
 size_t sl_hashmap_len(const struct sl_hashmap *m)
 {
     return m->live;

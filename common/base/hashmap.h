@@ -11,6 +11,8 @@ struct sl_hashmap; /* opaque */
 
 struct sl_hashmap *sl_hashmap_new(void);
 void sl_hashmap_free(struct sl_hashmap *m); /* takes NULL; not the values */
+/* Takes now, and touches, the memory that n entries need, so that they grow nothing. m must be empty. */
+void sl_hashmap_reserve(struct sl_hashmap *m, size_t n);
 size_t sl_hashmap_len(const struct sl_hashmap *m);
 
 /* Returns the value replaced, or NULL. value may not be NULL. */

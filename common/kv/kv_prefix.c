@@ -51,8 +51,12 @@ struct sl_kv_prefix *sl_kv_prefix_new(struct sl_kv_pool *pool, uint32_t page_tok
     c->pool = pool;
     c->page_tokens = page_tokens;
     c->nodes = sl_xcalloc(n, sizeof *c->nodes);
-    c->tokens = sl_xcalloc((size_t)n * page_tokens, sizeof *c->tokens);
+    /* All of it is touched now, as the pages are: a node does not grow while its cache fills. */
+    size_t tokens_bytes = (size_t)n * page_tokens * sizeof *c->tokens;
+    c->tokens = sl_xalloc(tokens_bytes);
+    memset(c->tokens, 0, tokens_bytes);
     c->by_hash = sl_hashmap_new();
+    sl_hashmap_reserve(c->by_hash, n);
     sl_list_init(&c->idle);
     sl_list_init(&c->newest);
     for (uint32_t i = 0; i < n; i++) {

@@ -1,5 +1,6 @@
-/* router/place/decision.c - a ring of records, found by id through a map. A record is about 10 KB and taken
- * when first needed, so an idle router pays nothing. */
+/* router/place/decision.c - a ring of records, found by id through a map. A record is about 10 KB and its memory
+ * comes when it is first used, so an idle router pays nothing. All are in one piece: lying about in the heap for
+ * long they would keep what comes and goes around them from being given back. */
 #include "router/place/decision.h"
 
 #include <stdio.h>
@@ -10,7 +11,8 @@
 struct sl_decisions {
     uint32_t max, n; /* n: records in use */
     uint64_t added;
-    struct sl_decision **ring;
+    struct sl_decision *records;
+    struct sl_decision **ring; /* of records; NULL = not used yet */
     struct sl_hashmap *by_id;
 };
 
@@ -19,6 +21,7 @@ struct sl_decisions *sl_decisions_new(uint32_t max)
     SL_ASSERT(max > 0);
     struct sl_decisions *r = sl_xcalloc(1, sizeof *r);
     r->max = max;
+    r->records = sl_xcalloc(max, sizeof *r->records);
     r->ring = sl_xcalloc(max, sizeof *r->ring);
     r->by_id = sl_hashmap_new();
     return r;
@@ -28,11 +31,9 @@ void sl_decisions_free(struct sl_decisions *r)
 {
     if (!r)
         return;
-    for (uint32_t i = 0; i < r->max; i++) {
-        if (r->ring[i])
-            sl_free(r->ring[i]->gap_us);
-        sl_free(r->ring[i]);
-    }
+    for (uint32_t i = 0; i < r->max; i++)
+        sl_free(r->records[i].gap_us);
+    sl_free(r->records);
     sl_free(r->ring);
     sl_hashmap_free(r->by_id);
     sl_free(r);
@@ -51,7 +52,7 @@ struct sl_decision *sl_decisions_add(struct sl_decisions *r, const char *id)
         sl_free((*slot)->gap_us);
         memset(*slot, 0, sizeof **slot);
     } else {
-        *slot = sl_xcalloc(1, sizeof **slot);
+        *slot = &r->records[slot - r->ring];
         r->n++;
     }
     r->added++;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -166,10 +167,31 @@ static void walk_deleting_what_it_returns_visits_all(void **state)
     sl_hashmap_free(m);
 }
 
+static void reserved_map_holds_as_many_without_growing(void **state)
+{
+    (void)state;
+    enum { N = 5000, CHURN = 5 * N };
+    static char value;
+    struct sl_hashmap *m = sl_hashmap_new();
+    sl_hashmap_reserve(m, N);
+    for (uint64_t i = 0; i < N; i++)
+        assert_null(sl_hashmap_put_u64(m, i, &value));
+    struct mallinfo2 before = mallinfo2();
+    for (uint64_t i = N; i < CHURN; i++) { /* tombstones and rebuilds */
+        assert_non_null(sl_hashmap_del_u64(m, i - N));
+        assert_null(sl_hashmap_put_u64(m, i, &value));
+    }
+    struct mallinfo2 after = mallinfo2();
+    assert_int_equal(sl_hashmap_len(m), N);
+    assert_true(after.uordblks + after.hblkhd <= before.uordblks + before.hblkhd);
+    sl_hashmap_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(put_get_del_one_key),
+        cmocka_unit_test(reserved_map_holds_as_many_without_growing),
         cmocka_unit_test(keys_of_any_length_are_copied_and_told_apart),
         cmocka_unit_test(u64_extremes_are_ordinary_keys),
         cmocka_unit_test(random_operations_match_an_array),
