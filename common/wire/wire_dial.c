@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "common/wire/wire_nng.h"
 
-#define WAIT_MIN_MS 2500  /* five times as long as a dialer waits between two tries */
+#define WAIT_MIN_MS 1500  /* three times as long as a dialer waits between two tries */
 #define WAIT_MAX_MS 60000 /* for a peer that is away for long nothing has to be mended */
 
 struct sl_dial {

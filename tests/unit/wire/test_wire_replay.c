@@ -38,7 +38,6 @@ struct relay {
     pthread_mutex_t lock;
     struct sl_buf heard; /* from the client, on the connection that came last */
     bool cut, hold;      /* asked for; hold: whoever dials waits */
-    uint32_t n_reset;    /* so many connections more are reset at once */
     atomic_bool stop;
 };
 
@@ -72,15 +71,6 @@ static void end_pair(int pair[2])
 static void accept_pair(struct relay *r)
 {
     int client = accept(r->listener, NULL, NULL);
-    pthread_mutex_lock(&r->lock);
-    bool reset = r->n_reset > 0;
-    r->n_reset -= reset;
-    pthread_mutex_unlock(&r->lock);
-    if (reset) {
-        setsockopt(client, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
-        close(client);
-        return;
-    }
     int server = dial(r->target_port);
     for (int i = 0; i < MAX_PAIRS && client >= 0 && server >= 0; i++) {
         if (r->pairs[i][0] >= 0)
@@ -364,25 +354,6 @@ static void calls_over_cuts_are_all_answered(void **state)
     end(&s);
 }
 
-/* As a program that ends does, or a proxy whose server is not there: nng 1.5.2 may take it for its own end. */
-static void connections_reset_in_their_first_bytes_are_dialled_again(void **state)
-{
-    (void)state;
-    struct scene s;
-    begin(&s);
-    call(&s, 1);
-    answer(take(s.requests));
-    take_answer(&s, 1);
-    pthread_mutex_lock(&s.relay.lock);
-    s.relay.n_reset = 3;
-    s.relay.cut = true;
-    pthread_mutex_unlock(&s.relay.lock);
-    call(&s, 2);
-    answer(take(s.requests));
-    take_answer(&s, 2);
-    end(&s);
-}
-
 /* ---- what was taken ---- */
 
 static enum sl_fresh_verdict say(struct sl_fresh *f, uint64_t *id, uint64_t from, uint64_t number,
@@ -448,7 +419,6 @@ int main(void)
         cmocka_unit_test(request_heard_on_the_wire_is_not_taken_again),
         cmocka_unit_test(request_whose_answer_was_lost_is_taken_again),
         cmocka_unit_test(calls_over_cuts_are_all_answered),
-        cmocka_unit_test(connections_reset_in_their_first_bytes_are_dialled_again),
         cmocka_unit_test(numbers_in_any_order_are_taken_once),
         cmocka_unit_test(too_many_senders_make_a_new_life),
     };

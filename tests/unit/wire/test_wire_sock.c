@@ -465,6 +465,41 @@ static void client_reconnects_when_its_server_comes_back(void **state)
     pair_close(&p);
 }
 
+static struct sl_wire_in *ask(nng_socket s, struct sl_queue *requests)
+{
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    nng_msg *m;
+    assert_int_equal(sl_nng_pack(&e, &m), SL_OK);
+    assert_int_equal(nng_sendmsg(s, m, 0), 0);
+    return take(requests);
+}
+
+/* nng 1.5.2 itself ends a dialer whose connection is reset in its first bytes; here the test does. */
+static void dialer_that_gave_up_is_followed_by_another(void **state)
+{
+    (void)state;
+    struct sl_queue *requests = sl_queue_new(4);
+    struct sl_wire_server *server;
+    struct sl_dial *dial;
+    nng_socket s;
+    nng_msg *m;
+    assert_int_equal(sl_wire_server_open(ANY, NULL, 2, requests, 0, &server, NULL), SL_OK);
+    assert_int_equal(nng_req0_open(&s), 0);
+    assert_int_equal(sl_dial_open(s, sl_wire_server_url(server), NULL, &dial, NULL), SL_OK);
+    for (int life = 0; life < 2; life++) {
+        reply_code(ask(s, requests), 7);
+        assert_int_equal(nng_recvmsg(s, &m, 0), 0);
+        nng_dialer d = nng_pipe_dialer(nng_msg_get_pipe(m));
+        nng_msg_free(m);
+        if (life == 0)
+            assert_int_equal(nng_dialer_close(d), 0);
+    }
+    sl_dial_close(dial);
+    sl_wire_server_close(server);
+    sl_queue_free(requests);
+}
+
 static const struct sl_secret secret_a = {{1}}, secret_b = {{2}};
 static const struct sl_wire_guard guard_none, guard_a = {.secret = &secret_a},
                                               guard_b = {.secret = &secret_b};
@@ -648,6 +683,7 @@ int main(void)
         cmocka_unit_test(event_without_the_secret_is_dropped),
         cmocka_unit_test(ipc_needs_no_secret),
         cmocka_unit_test(client_reconnects_when_its_server_comes_back),
+        cmocka_unit_test(dialer_that_gave_up_is_followed_by_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
