@@ -37,7 +37,7 @@ void sl_node_charge(struct sl_node *n, struct sl_charge *c, const struct sl_node
                             .prompt_tokens = amount->prompt_tokens,
                             .placed_ms = now_ms};
     sl_list_init(&c->link);
-    if (amount->prompt_tokens)
+    if (amount->prompt_tokens || amount->rows)
         sl_list_add_tail(&n->prompts, &c->link);
     add(&n->sent, amount);
     n->placed++;
@@ -53,6 +53,15 @@ void sl_node_charge_accepted(struct sl_node *n, struct sl_charge *c)
     c->heartbeat = n->heartbeats;
 }
 
+/* The last report had it as a prompt, the next one will count its row. */
+static void begin_to_decode(struct sl_node *n, struct sl_charge *c)
+{
+    const struct sl_node_ledger row = {.rows = c->amount.rows, .context_tokens = c->amount.context_tokens};
+    add(&n->accepted, &row);
+    c->amount.pages = 0;
+    c->heartbeat = n->heartbeats;
+}
+
 void sl_node_charge_drop(struct sl_node *n, struct sl_charge *c, bool keep_rows)
 {
     struct sl_node_ledger part = c->amount;
@@ -65,6 +74,8 @@ void sl_node_charge_drop(struct sl_node *n, struct sl_charge *c, bool keep_rows)
             take(&n->sent, &part);
         else if (c->state == SL_CHARGE_ACCEPTED && c->heartbeat == n->heartbeats)
             take(&n->accepted, &part);
+        else if (c->state == SL_CHARGE_ACCEPTED && keep_rows)
+            begin_to_decode(n, c);
     }
     take(&c->amount, &part);
     if (!keep_rows)

@@ -55,6 +55,24 @@ static double ahead(const struct sl_node *n, uint64_t now_ms, double ms, int32_t
     return all > queued ? queued * (1 - behind / all) : queued - behind;
 }
 
+/* What this router placed on n and does not decode there yet: rows beside which a request that comes now will
+ * decode. No report counts them: a prompt runs first, there or on another node, often for seconds. */
+static struct sl_node_ledger coming(const struct sl_node *n)
+{
+    struct sl_node_ledger sum = n->sent;
+    sum.rows += n->accepted.rows;
+    sum.context_tokens += n->accepted.context_tokens;
+    SL_LIST_FOREACH(pos, &n->prompts)
+    {
+        const struct sl_charge *c = SL_CONTAINER_OF(pos, struct sl_charge, link);
+        if (c->state != SL_CHARGE_ACCEPTED || c->heartbeat == n->heartbeats)
+            continue;
+        sum.rows += c->amount.rows;
+        sum.context_tokens += c->amount.context_tokens;
+    }
+    return sum;
+}
+
 static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_node_asker *who,
                       struct sl_place_node *out)
 {
@@ -65,6 +83,7 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_
         double own = fmax(1, (double)who->n_tokens - hit);
         first = ahead(n, now_ms, ms, who->priority, own, queued);
     }
+    const struct sl_node_ledger more = coming(n);
     uint32_t placed_pages = n->sent.pages + n->accepted.pages;
     *out = (struct sl_place_node){
         .name = n->name,
@@ -79,15 +98,14 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_
         .queued_prompt_tokens = first,
         .behind_prompt_tokens = queued - first,
         .waiting = n->load.waiting,
-        .decode_rows = n->load.decode_rows + n->sent.rows + n->accepted.rows,
-        .decode_context_tokens =
-            (double)(n->load.decode_context_tokens + n->sent.context_tokens + n->accepted.context_tokens),
+        .decode_rows = n->load.decode_rows + more.rows,
+        .decode_context_tokens = (double)(n->load.decode_context_tokens + more.context_tokens),
         .hit_tokens = hit,
         .chunk_tokens = n->chunk_tokens,
         .tpot_target_ms = n->tpot_target_ms,
         .chunk_stretch = n->chunk_stretch,
         .tpot_wish_ms = n->load.tpot_wish_ms,
-        .rows_without_wish = n->load.rows_without_wish + n->sent.rows + n->accepted.rows,
+        .rows_without_wish = n->load.rows_without_wish + more.rows,
         .max_batch_tokens = n->max_batch_tokens,
         .cost = &n->cost,
     };
