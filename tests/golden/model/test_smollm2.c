@@ -26,7 +26,7 @@
 #define MAX_KL_Q8_KV 4e-3  /* int8 K and V, from float32 ones */
 #define N_KV_TEXTS   5     /* of the teacher's, for it */
 #define MAX_LOSS     0.005 /* of perplexity, relative to float32 */
-#define N_PORTABLE   1     /* texts for the portable path where avx512, bit for bit the same, does all */
+#define N_PORTABLE   1     /* texts for the portable path; a faster one, bit for bit the same, does all */
 
 struct record {
     uint32_t *id;
@@ -153,13 +153,8 @@ static void shipped_path_is_as_near_as_llama_cpp(void **state)
 {
     (void)state;
     double limit = fmin(MAX_KL_Q4_1, llama_kl_read());
-    bool avx512 = rig_backend_available("avx512");
-    struct score portable = score_of(model_path, "portable", SL_BF16, avx512 ? N_PORTABLE : teacher.n_texts);
-    if (!avx512) {
-        assert_true(portable.kl <= limit);
-        return;
-    }
-    struct score fast = score_of(model_path, "avx512", SL_BF16, teacher.n_texts);
+    struct score fast = score_of(model_path, "auto", SL_BF16, teacher.n_texts);
+    struct score portable = score_of(model_path, "portable", SL_BF16, N_PORTABLE);
     print_message("limit %.4g\n", limit);
     assert_true(fast.kl <= limit);
     assert_memory_equal(fast.digest, portable.digest, N_PORTABLE * sizeof *fast.digest);
@@ -188,12 +183,13 @@ static struct text text_read(void)
 
 static double loss_of(const float *logits, uint32_t n_vocab, int32_t token)
 {
-    double best = -INFINITY, total = 0;
+    float best = logits[0];
+    double total = 0;
+    for (uint32_t i = 1; i < n_vocab; i++)
+        best = logits[i] > best ? logits[i] : best;
     for (uint32_t i = 0; i < n_vocab; i++)
-        best = fmax(best, (double)logits[i]);
-    for (uint32_t i = 0; i < n_vocab; i++)
-        total += exp((double)logits[i] - best);
-    return best + log(total) - (double)logits[token];
+        total += (double)expf(logits[i] - best); /* 1e-7 off; most of the test's time in double */
+    return (double)best + log(total) - (double)logits[token];
 }
 
 /* The perplexity of the machine's fastest backend over that of float32. */
