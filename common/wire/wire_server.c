@@ -86,7 +86,7 @@ static void receive_next(struct context *c)
     nng_ctx_recv(c->ctx, c->aio);
 }
 
-/* The same, sealed for the request that the context has taken. */
+/* An answer sealed for the request that the context has taken. */
 static void send_sealed(struct context *c, nng_msg *m)
 {
     struct sl_seal seal;
