@@ -13,7 +13,7 @@ from streams import Background, errors_of, tokens_of
 CARD = os.environ.get("SLUICE_GPU") == "1"
 SUFFIX = "" if CARD else "-emulated"
 ENV = {} if CARD else {"CU_EMU_GUARD": "1", "LD_LIBRARY_PATH": os.path.join(BIN, "..", "fake_nccl")}
-# An emulated device takes its time: the cost model is a preset's, batches and models are small.
+# An emulated device takes its time: the model is small.
 MODEL = ["--layers", "2", "--d-model", "64", "--heads", "2", "--kv-heads", "1", "--head-dim", "32", "--ff", "64", "--vocab", "512"]
 NODE = ["--backend", "cuda-plain"]
 PAGE = {"X-Sluice-Chunk": "16"}
