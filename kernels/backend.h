@@ -141,6 +141,11 @@ struct sl_backend_ops {
     void (*kv_close)(struct sl_dev *d, struct sl_kv *kv); /* takes NULL */
     /* Host address of the pool (page i at base + i * page_bytes) when pages are host memory, else NULL. */
     void *(*kv_host_base)(struct sl_kv *kv);
+    /* (optional, with sum_ranks) The heads [first_head, first_head + n_heads) of kv's pages, for rope_kv and attention
+     * of d, which may be another device than kv's and calls them at the same time as others do for theirs. Closed with
+     * kv_close(d), before or after kv; not to be used once that is closed. SL_ENOMEM. */
+    enum sl_err (*kv_part)(struct sl_dev *d, const struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+                           struct sl_kv **out, struct sl_why *why);
     /* Copies whole pages between the pool and host memory (staging for devices without host pages). */
     void (*kv_read)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
     void (*kv_write)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
@@ -154,6 +159,8 @@ struct sl_backend_ops {
      * sub-layer. */
     void (*norm_add)(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
                      uint32_t n, float *x);
+    /* (optional, with kv_part) y = ((parts[0] + parts[1]) + parts[2]) .., of parts [n_parts, n], or y += that sum. */
+    void (*sum_ranks)(struct sl_dev *d, const float *parts, uint32_t n_parts, size_t n, int add, float *y);
     /* qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim]: norms the heads of q and k where the shape says so,
      * rotates them, all in place; writes k and v in the KV dtype to the pages of the batch, layer `layer`. */
     void (*rope_kv)(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,

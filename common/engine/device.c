@@ -1,22 +1,23 @@
 /* common/engine/device.c - the device thread: opens backend, model and KV memory, then runs steps (steps 6
  * and 9 of the request path).
  *
- * It is worker 0 of the compute pool. Work is handed over under a mutex; while a step runs, the step and the
- * sequences in it are the device's to read and the engine thread keeps its hands off (sl_seq.in_step). The
- * results are published by clearing `busy` and then raising the eventfd. */
+ * It is worker 0 of the compute pool and, with tensor parallelism, rank 0: the other ranks are threads of the
+ * model. Work is handed over under a mutex; while a step runs, the step and the sequences in it are the device's
+ * to read and the engine thread keeps its hands off (sl_seq.in_step). The results are published by clearing
+ * `busy` and then raising the eventfd. */
 #include "common/engine/engine_impl.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/memory_info.h"
 #include "common/base/thread.h"
+#include "common/model/share.h"
 
 /* Of logits at a time; a head's matrix is read once per group of rows, which costs little beside that. */
 #define LOGITS_BYTES   (32u << 20)
@@ -40,6 +41,7 @@ struct sl_device {
     /* the device thread's */
     const struct sl_backend_ops *ops;
     struct sl_dev *dev;
+    uint32_t n_ranks;
     struct sl_model *model;
     struct sl_kv *kv;
     struct sl_samplers *samplers;
@@ -73,7 +75,8 @@ static enum sl_err open_kv(struct sl_device *d)
     if (n > INT32_MAX)
         n = INT32_MAX;
     d->n_pages = (uint32_t)n;
-    return d->ops->kv_open(d->dev, &g, d->n_pages, &d->kv, &d->why);
+    enum sl_err err = d->ops->kv_open(d->dev, &g, d->n_pages, &d->kv, &d->why);
+    return err ? err : sl_model_share_kv(d->model, d->kv, &d->why);
 }
 
 static void profile(struct sl_device *d)
@@ -92,6 +95,7 @@ static void profile(struct sl_device *d)
     d->cost_key = (struct sl_cost_key){.model = m->digest,
                                        .backend = d->ops->name,
                                        .n_threads = d->conf->n_threads,
+                                       .tensor_parallel = d->n_ranks,
                                        .max_rows = d->max_rows,
                                        .kv_dtype = d->conf->kv_dtype};
     struct sl_profile_target t = {
@@ -154,16 +158,20 @@ static enum sl_err open_all(struct sl_device *d)
     enum sl_err err = sl_backend_find(c->backend ? c->backend : "auto", &d->ops, &d->why);
     if (err != SL_OK)
         return err;
-    struct sl_dev_conf dc = {.n_threads = c->n_threads,
-                             .cpus = c->cpus,
-                             .n_cpus = c->n_cpus,
-                             .max_rows =
-                                 d->max_rows < SL_MODEL_SLICE_ROWS ? d->max_rows : SL_MODEL_SLICE_ROWS};
-    if ((err = d->ops->open(&dc, &d->dev, &d->why)) != SL_OK)
+    const struct sl_share first = {0, d->n_ranks};
+    const struct sl_dev_conf node = {.n_threads = c->n_threads,
+                                     .cpus = c->cpus,
+                                     .n_cpus = c->n_cpus,
+                                     .max_rows = d->max_rows < SL_MODEL_SLICE_ROWS ? d->max_rows
+                                                                                   : SL_MODEL_SLICE_ROWS},
+                             own = sl_share_dev(&first, &node);
+    if ((err = d->ops->open(&own, &d->dev, &d->why)) != SL_OK)
         return err;
     struct sl_model_open mo = {.path = c->model_path,
                                .ops = d->ops,
                                .dev = d->dev,
+                               .tensor_parallel = d->n_ranks,
+                               .node = &node,
                                .kv_dtype = c->kv_dtype,
                                .page_tokens = c->page_tokens,
                                .max_rows = d->max_rows,
@@ -180,7 +188,7 @@ static enum sl_err open_all(struct sl_device *d)
         return err;
     double kv_ms = sl_lap_ms(&at);
     const struct sl_model_conf *m = sl_model_conf(d->model);
-    d->samplers = sl_samplers_new(d->ops, d->dev, c->n_threads, m->n_vocab);
+    d->samplers = sl_samplers_new(d->ops, d->dev, own.n_threads, m->n_vocab);
     d->logit_rows = logit_rows(m->n_vocab, d->max_outs);
     d->logits_bytes = (size_t)d->logit_rows * m->n_vocab * sizeof *d->logits;
     d->logits = sl_huge_alloc(d->logits_bytes, false);
@@ -205,14 +213,6 @@ static void close_all(struct sl_device *d)
     sl_model_close(d->model);
     if (d->dev)
         d->ops->close(d->dev);
-}
-
-/* A device that hangs, for tests of the watchdog. */
-static void wedge(void)
-{
-    SL_WARN("fault injection: this step never ends");
-    for (;;)
-        pause();
 }
 
 uint64_t sl_pace_start_us(uint64_t due_us, uint64_t ready_us, uint64_t now_us)
@@ -240,7 +240,7 @@ static void run(struct sl_device *d, struct sl_step *st)
 {
     uint64_t began = d->clock_us();
     if (d->steps_to_wedge && --d->steps_to_wedge == 0)
-        wedge();
+        sl_model_stall(d->model);
     sl_alloc_guard_on("step");
     sl_model_forward(d->model, d->kv, &st->batch, NULL, &d->progress);
     for (uint32_t first = 0; first < st->batch.n_out; first += d->logit_rows) {
@@ -290,6 +290,7 @@ enum sl_err sl_device_open(const struct sl_engine_conf *conf, uint32_t max_rows,
     d->clock_us = conf->clock_us;
     d->max_rows = max_rows;
     d->max_outs = max_outs;
+    d->n_ranks = conf->tensor_parallel > 1 ? conf->tensor_parallel : 1;
     d->steps_to_wedge = conf->fault_wedge_step;
     if (conf->pace)
         d->pace = *conf->pace;

@@ -129,7 +129,7 @@ void sl_profile_guess(const struct sl_model_conf *m, struct sl_cost_model *out);
 struct sl_cost_key {
     struct sl_digest128 model;
     const char *backend;
-    uint32_t n_threads, max_rows;
+    uint32_t n_threads, tensor_parallel, max_rows;
     enum sl_dtype kv_dtype;
 };
 /* False when there is none, or it is not whole. */

@@ -12,6 +12,10 @@
  *       x   += gated(rmsnorm(x) Wgate_up) Wdown             [n_rows, d]
  *     logits = rmsnorm(x[out_rows]) Whead                   [n_out, n_vocab]
  *
+ * Under tensor parallelism every rank runs this loop over all rows with its heads, its part of the feed-forward and of
+ * the vocabulary. What Wo and Wdown give is then a part of the sum: parts are gathered and added in the order of
+ * ranks, the same for 1 row and for 512 (docs/tensor-parallel.md).
+ *
  * A large batch goes through each layer in slices of SL_MODEL_SLICE_ROWS rows: rows of a slice see the K and
  * V of the slices before them, which are in the pages by then, and all that a layer computes is as large as a
  * slice only.
@@ -20,14 +24,27 @@
  * such rows ends there. */
 #include "common/model/model_impl.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+
 /* A run of rows to be carried through the last layer costs about as much as this many rows more: its matrices
  * are read once more. */
 #define ROWS_PER_RANGE 16
 
-/* The shape of attention in a layer. */
+/* How many of n this rank has. */
+static uint32_t own(const struct sl_model *m, uint32_t n)
+{
+    return (uint32_t)sl_share_size(&m->share, n);
+}
+
+/* The shape of attention in a layer, of this rank's heads. */
 static struct sl_attn_shape attn_shape(const struct sl_model *m, uint32_t layer)
 {
     struct sl_attn_shape s = *sl_model_conf_attn(&m->conf, layer);
+    s.n_heads = own(m, s.n_heads);
+    s.n_kv_heads = own(m, s.n_kv_heads);
     s.q_norm = m->weights.layers[layer].q_norm.p;
     s.k_norm = m->weights.layers[layer].k_norm.p;
     s.qk_norm_eps = m->conf.rms_eps;
@@ -78,12 +95,42 @@ static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, co
     m->ops->rope_kv(m->dev, kv, layer, shape, b, m->qkv.p);
 }
 
+/* All ranks' parts [n_ranks, bytes], of which each has computed its own. A group that breaks ends the process, as a
+ * device that fails does: to the cluster a node died. */
+static void gather(struct sl_model *m, const struct sl_vector *parts, size_t bytes)
+{
+    struct sl_why why = {{0}};
+    m->ops->sync(m->dev);
+    if (m->group->all_gather(m->group, m->share.rank, parts->p, bytes, &why) == SL_OK)
+        return;
+    SL_ERROR("the ranks of this node cannot go on: %s rank=%u of=%u", why.text, m->share.rank,
+             m->share.n_ranks);
+    abort();
+}
+
+/* The product of a, whose columns all ranks share: their parts are added in the order of ranks. */
+static void shared_linear(struct sl_model *m, struct sl_linear a)
+{
+    size_t n = (size_t)a.n_rows * m->conf.d_model;
+    float *y = a.y;
+    int add = a.add;
+    if (m->group == NULL) {
+        m->ops->linear(m->dev, &a);
+        return;
+    }
+    a.y = m->parts.p + m->share.rank * n;
+    a.add = 0;
+    m->ops->linear(m->dev, &a);
+    gather(m, &m->parts, n * sizeof *y);
+    m->ops->sum_ranks(m->dev, m->parts.p, m->share.n_ranks, n, add, y);
+}
+
 /* x += y, the product of a; where the architecture norms what it adds, y is normed first. */
 static void branch_add(struct sl_model *m, struct sl_linear a, const struct sl_vector *post_norm, float *x)
 {
     a.y = post_norm->p != NULL ? m->branch.p : x;
     a.add = post_norm->p == NULL;
-    m->ops->linear(m->dev, &a);
+    shared_linear(m, a);
     if (post_norm->p != NULL)
         m->ops->norm_add(m->dev, a.y, post_norm->p, m->conf.rms_eps, a.n_rows, m->conf.d_model, x);
 }
@@ -92,7 +139,7 @@ static void branch_add(struct sl_model *m, struct sl_linear a, const struct sl_v
 static void rows_forward(struct sl_model *m, uint32_t layer, uint32_t first, uint32_t n, float *x)
 {
     const struct sl_layer_weights *w = &m->weights.layers[layer];
-    size_t q_dim = (size_t)m->conf.attn.n_heads * m->conf.attn.head_dim;
+    size_t q_dim = (size_t)own(m, m->conf.attn.n_heads) * m->conf.attn.head_dim;
     x += (size_t)first * m->conf.d_model;
     struct sl_linear out = {.w = w->out, .x = m->attn.p + first * q_dim, .bias = w->out_bias.p, .n_rows = n};
     branch_add(m, out, &w->post_attn_norm, x);
@@ -178,14 +225,56 @@ static void head_forward(struct sl_model *m, const struct sl_batch *b, uint32_t 
 
 float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n)
 {
-    SL_ASSERT(n <= SL_HEAD_ROWS);
+    SL_ASSERT(n <= SL_HEAD_ROWS && m->group == NULL);
     head_forward(m, b, first, n, m->logits.p);
     return m->logits.p;
+}
+
+/* A pass, or the logits of some of its rows, as all ranks get it. */
+struct pass {
+    struct sl_model *m; /* rank 0's */
+    const struct sl_batch *b;
+    atomic_uint_fast64_t *progress;
+    uint32_t first, n;
+    float *logits; /* [n, n_vocab] host */
+};
+
+/* The logits of n rows from all ranks' parts, each [n, its tokens]. */
+static void logits_join(struct sl_model *m, uint32_t n, float *logits)
+{
+    size_t n_vocab = m->conf.n_vocab, most = sl_share_most(&m->share, n_vocab);
+    for (uint32_t r = 0; r < m->share.n_ranks; r++) {
+        const struct sl_share s = {r, m->share.n_ranks};
+        size_t size = sl_share_size(&s, n_vocab), first = sl_share_first(&s, n_vocab);
+        for (uint32_t i = 0; i < n; i++)
+            m->ops->download(m->dev, logits + i * n_vocab + first, m->head_parts.p + r * n * most + i * size,
+                             size * sizeof *logits);
+    }
+}
+
+static void logits_of_rank(void *arg, uint32_t rank)
+{
+    const struct pass *p = arg;
+    struct sl_model *m = sl_model_rank(p->m, rank);
+    size_t n_vocab = m->conf.n_vocab, most = sl_share_most(&m->share, n_vocab);
+    for (uint32_t at = 0, n; at < p->n; at += n) {
+        n = p->n - at < SL_HEAD_ROWS ? p->n - at : SL_HEAD_ROWS;
+        head_forward(m, p->b, p->first + at, n, m->head_parts.p + rank * n * most);
+        gather(m, &m->head_parts, n * most * sizeof(float));
+        if (rank == 0)
+            logits_join(m, n, p->logits + at * n_vocab);
+    }
 }
 
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits)
 {
     size_t n_vocab = m->conf.n_vocab;
+    if (m->group != NULL) {
+        sl_ranks_run(m->ranks, logits_of_rank,
+                     &(struct pass){.m = m, .b = b, .first = first, .n = n, .logits = logits});
+        m->ops->sync(m->dev);
+        return;
+    }
     for (uint32_t end = first + n; first < end; first += SL_HEAD_ROWS, logits += SL_HEAD_ROWS * n_vocab) {
         n = end - first < SL_HEAD_ROWS ? end - first : SL_HEAD_ROWS;
         head_forward(m, b, first, n, m->logits.p ? m->logits.p : logits);
@@ -222,13 +311,22 @@ static void sliced_forward(struct sl_model *m, struct sl_kv *kv, const struct sl
     }
 }
 
-void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
-                      atomic_uint_fast64_t *progress)
+/* A device that hangs, for tests of the watchdog. */
+static void stall(void)
 {
-    SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
+    SL_WARN("fault injection: this step never ends");
+    for (;;)
+        pause();
+}
+
+static void rank_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b,
+                         atomic_uint_fast64_t *progress)
+{
     struct sl_batch filled = *b;
     enum sl_pass_state pass = SL_PASS_NONE;
-    if (m->ops->pass_begin && b->n_out > 0 && b->n_rows <= m->slice_rows)
+    if (m->stalls)
+        stall();
+    if (m->ops->pass_begin && b->n_out > 0 && b->n_rows <= m->slice_rows && m->group == NULL)
         pass = m->ops->pass_begin(m->dev, m, kv, m->slice_rows, &filled);
     switch (pass) {
     case SL_PASS_NONE:
@@ -243,6 +341,25 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
         atomic_fetch_add_explicit(progress, m->conf.n_layers, memory_order_relaxed);
         break;
     }
+}
+
+static void forward_of_rank(void *arg, uint32_t rank)
+{
+    const struct pass *p = arg;
+    struct sl_model *m = sl_model_rank(p->m, rank);
+    rank_forward(m, m->kv, p->b, rank == 0 ? p->progress : &m->unheard);
+    m->ops->sync(m->dev);
+}
+
+void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
+                      atomic_uint_fast64_t *progress)
+{
+    SL_ASSERT(b->n_rows > 0 && b->n_rows <= m->max_rows && b->n_out <= b->n_rows);
+    SL_ASSERT(m->group == NULL || m->kv_of == kv);
+    if (m->group != NULL)
+        sl_ranks_run(m->ranks, forward_of_rank, &(struct pass){.m = m, .b = b, .progress = progress});
+    else
+        rank_forward(m, kv, b, progress);
     if (logits != NULL)
         sl_model_logits(m, b, 0, b->n_out, logits);
     else

@@ -17,6 +17,7 @@
 #define SL_HEAD_ROWS 64u
 
 struct sl_model; /* opaque */
+struct sl_rank_group;
 
 struct sl_model_open {
     const char *path;                 /* sl_model_file_open() */
@@ -29,13 +30,18 @@ struct sl_model_open {
     const char *cache_dir;    /* see engine.h; NULL = no cache */
     uint64_t other_bytes;     /* what else the caller will take: KV pages */
     uint64_t available_bytes; /* what there is for all of it; 0 = unknown */
+    /* Tensor parallelism: so many ranks, 0 and 1 = none. dev is rank 0's; the model opens the others' and calls them
+     * in threads of its own. node is what sl_share_dev() gives each its part of, dev too. */
+    uint32_t tensor_parallel;
+    const struct sl_dev_conf *node;
+    struct sl_rank_group *group; /* of as many ranks, borrowed; NULL = through the process' memory */
     /* Called with 0..100 while weights are packed; may be NULL. */
     void (*progress)(void *arg, unsigned percent);
     void *progress_arg;
 };
 
 /* Maps, checks and packs. Errors as sl_model_conf_read() and sl_model_file_open(); SL_ENOMEM, and
- * SL_ETOOBIG when it cannot fit, with numbers in why. */
+ * SL_ETOOBIG when it cannot fit, SL_EUNSUPPORTED when it cannot be cut into so many ranks, with numbers in why. */
 SL_MUST_CHECK enum sl_err sl_model_open(const struct sl_model_open *o, struct sl_model **out,
                                         struct sl_why *why);
 void sl_model_close(struct sl_model *m); /* takes NULL */
@@ -52,10 +58,14 @@ struct sl_model_times {
 const struct sl_model_times *sl_model_times(const struct sl_model *m);
 
 const struct sl_model_conf *sl_model_conf(const struct sl_model *m);
+/* Of whole pages, whatever the degree. */
 struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m);
+/* Before passes over kv, once: gives each rank its heads of the pages. Nothing to do without tensor parallelism.
+ * SL_ENOMEM. */
+SL_MUST_CHECK enum sl_err sl_model_share_kv(struct sl_model *m, const struct sl_kv *kv, struct sl_why *why);
 size_t sl_model_weight_bytes(const struct sl_model *m);
 
-/* Digest of a fixed probe run over every op on this device plus KV dtype and block sizes: nodes with
+/* Digest of a fixed probe run over every op on this device plus KV dtype, block sizes and degree: nodes with
  * different ids do not compute the same bits (docs/architecture.md). Costs a few milliseconds; call once
  * after open. */
 uint64_t sl_model_numerics_id(struct sl_model *m);
@@ -66,6 +76,8 @@ uint64_t sl_model_numerics_id(struct sl_model *m);
  * wedged one is not. No allocation inside. */
 void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b, float *logits,
                       atomic_uint_fast64_t *progress);
+/* For tests: the last rank never comes to the end of the next pass, nor does the pass. */
+void sl_model_stall(struct sl_model *m);
 /* Of the batch of the last pass: logits of out_rows [first, first + n) to logits [n, n_vocab]. */
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits);
 /* The same for devices with memory of their own, where they stay until the next call: at most SL_HEAD_ROWS, not

@@ -203,12 +203,23 @@ static void probe_attention_extras(struct probe *p)
     p->m->ops->buf_free(p->m->dev, k_norm, head_bytes);
 }
 
+/* Where there is more than one rank: that what they computed is added in their order. The ranks' devices are of one
+ * table, so that rank 0's tells of all. */
+static void probe_sum(struct probe *p)
+{
+    float *parts = device_floats(p->m, 10, (size_t)PROBE_ROWS * PROBE_OUT),
+          *y = device_floats(p->m, 11, PROBE_OUT);
+    p->m->ops->sum_ranks(p->m->dev, parts, PROBE_ROWS, PROBE_OUT, 1, y);
+    digest_device(p, y, PROBE_OUT);
+    p->m->ops->buf_free(p->m->dev, parts, (size_t)PROBE_ROWS * PROBE_OUT * sizeof *parts);
+    p->m->ops->buf_free(p->m->dev, y, PROBE_OUT * sizeof *y);
+}
+
 uint64_t sl_model_numerics_id(struct sl_model *m)
 {
     static const enum sl_dtype types[] = {SL_F32,  SL_F16,  SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1,
                                           SL_Q5_0, SL_Q5_1, SL_Q4_K, SL_Q5_K, SL_Q6_K};
-    const uint32_t constants[] = {(uint32_t)m->kv_dtype, SL_ATTN_BLOCK, SL_ATTN_SEG,
-                                  1 /* tensor-parallel degree */};
+    const uint32_t constants[] = {(uint32_t)m->kv_dtype, SL_ATTN_BLOCK, SL_ATTN_SEG, m->share.n_ranks};
     struct probe p = {
         .m = m, .digest = sl_digest64_new(0), .rows = m->max_rows < PROBE_ROWS ? m->max_rows : PROBE_ROWS};
     sl_digest64_update(p.digest, constants, sizeof constants);
@@ -216,5 +227,7 @@ uint64_t sl_model_numerics_id(struct sl_model *m)
         probe_type(&p, types[i]);
     probe_attention(&p, &p.m->conf.attn);
     probe_attention_extras(&p);
+    if (m->share.n_ranks > 1)
+        probe_sum(&p);
     return sl_digest64_end(p.digest);
 }

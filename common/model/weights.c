@@ -22,9 +22,13 @@
         */
 #define PROGRESS_LINE_MS 2000
 
+/* What a rank takes of each tensor: of vectors, elements count as rows. */
+enum cut { WHOLE, ROWS, COLUMNS, OF_RANK_0 };
+
 /* What a layer's weights come from; vectors that the file lacks stay empty. */
 struct part {
     size_t field; /* of struct sl_layer_weights */
+    enum cut cut;
     size_t n;
     const char *names[MAX_STACK]; /* after "blk.N.", stacked in this order */
 };
@@ -32,21 +36,21 @@ struct part {
 #define FIELD(name) offsetof(struct sl_layer_weights, name)
 
 static const struct part matrices[] = {
-    {FIELD(qkv), 3, {"attn_q.weight", "attn_k.weight", "attn_v.weight"}},
-    {FIELD(out), 1, {"attn_output.weight"}},
-    {FIELD(gate_up), 2, {"ffn_gate.weight", "ffn_up.weight"}},
-    {FIELD(down), 1, {"ffn_down.weight"}},
+    {FIELD(qkv), ROWS, 3, {"attn_q.weight", "attn_k.weight", "attn_v.weight"}},
+    {FIELD(out), COLUMNS, 1, {"attn_output.weight"}},
+    {FIELD(gate_up), ROWS, 2, {"ffn_gate.weight", "ffn_up.weight"}},
+    {FIELD(down), COLUMNS, 1, {"ffn_down.weight"}},
 };
 
 static const struct part vectors[] = {
-    {FIELD(attn_norm), 1, {"attn_norm.weight"}},
-    {FIELD(ffn_norm), 1, {"ffn_norm.weight"}},
-    {FIELD(qkv_bias), 3, {"attn_q.bias", "attn_k.bias", "attn_v.bias"}},
-    {FIELD(out_bias), 1, {"attn_output.bias"}},
-    {FIELD(q_norm), 1, {"attn_q_norm.weight"}},
-    {FIELD(k_norm), 1, {"attn_k_norm.weight"}},
-    {FIELD(post_attn_norm), 1, {"post_attention_norm.weight"}},
-    {FIELD(post_ffn_norm), 1, {"post_ffw_norm.weight"}},
+    {FIELD(attn_norm), WHOLE, 1, {"attn_norm.weight"}},
+    {FIELD(ffn_norm), WHOLE, 1, {"ffn_norm.weight"}},
+    {FIELD(qkv_bias), ROWS, 3, {"attn_q.bias", "attn_k.bias", "attn_v.bias"}},
+    {FIELD(out_bias), OF_RANK_0, 1, {"attn_output.bias"}},
+    {FIELD(q_norm), WHOLE, 1, {"attn_q_norm.weight"}},
+    {FIELD(k_norm), WHOLE, 1, {"attn_k_norm.weight"}},
+    {FIELD(post_attn_norm), WHOLE, 1, {"post_attention_norm.weight"}},
+    {FIELD(post_ffn_norm), WHOLE, 1, {"post_ffw_norm.weight"}},
 };
 
 static struct sl_weight **matrix_of(struct sl_layer_weights *w, size_t i)
@@ -93,6 +97,35 @@ static enum sl_err in_gguf_order(const struct loader *l, const struct sl_model_t
     return SL_OK;
 }
 
+/* This rank's share of a tensor. Columns are copied, as rows in another order are. */
+static enum sl_err own_view(const struct loader *l, const struct sl_model_tensor *t, enum cut cut,
+                            struct sl_tensor_view *view, void **copy)
+{
+    const struct sl_share *share = &l->from->share;
+    enum sl_err e = in_gguf_order(l, t, view, copy);
+    if (e != SL_OK || share->n_ranks == 1 || cut == WHOLE)
+        return e;
+    const struct sl_tensor_view all = *view;
+    size_t row_bytes = sl_dtype_row_bytes(all.type, all.n_cols);
+    if (cut == ROWS) {
+        view->n_rows = sl_share_size(share, all.n_rows);
+        view->data = (const char *)all.data + sl_share_first(share, all.n_rows) * row_bytes;
+        return SL_OK;
+    }
+    view->n_cols = sl_share_size(share, all.n_cols);
+    size_t first = sl_dtype_row_bytes(all.type, sl_share_first(share, all.n_cols));
+    size_t bytes = sl_dtype_row_bytes(all.type, view->n_cols);
+    char *columns = sl_try_alloc(all.n_rows * bytes);
+    if (columns == NULL)
+        return sl_why_set(l->why, SL_ENOMEM, "no memory for %zu bytes of %s", (size_t)all.n_rows * bytes,
+                          t->name);
+    for (uint64_t r = 0; r < all.n_rows; r++)
+        memcpy(columns + r * bytes, (const char *)all.data + r * row_bytes + first, bytes);
+    sl_free(*copy);
+    view->data = *copy = columns;
+    return SL_OK;
+}
+
 static uint64_t mb_per_s(uint64_t bytes, uint64_t ms)
 {
     return bytes / 1000 / (ms > 0 ? ms : 1);
@@ -102,6 +135,9 @@ static void tell_progress(struct loader *l)
 {
     unsigned percent = (unsigned)(l->bytes_done * 100 / l->bytes);
     uint64_t now = sl_now_ms();
+    if (l->from->share.rank != 0)
+        return;                              /* all go about as fast */
+    percent = percent < 100 ? percent : 100; /* a tied head that is shared is packed beside the table */
     if (l->from->progress != NULL)
         l->from->progress(l->from->progress_arg, percent);
     if (now - l->line_ms < PROGRESS_LINE_MS)
@@ -112,33 +148,34 @@ static void tell_progress(struct loader *l)
             (unsigned long long)mb_per_s(l->bytes_done, now - l->start_ms));
 }
 
-/* "blk.0.attn_q.weight+attn_k.weight+attn_v.weight" */
-static void name_of(int layer, const char *const *parts, size_t n, char name[SL_PACK_NAME_MAX])
+/* "blk.0.attn_q.weight+attn_k.weight+attn_v.weight"; of a rank's share "... shared" */
+static void name_of(const struct loader *l, int layer, const struct part *p, char name[SL_PACK_NAME_MAX])
 {
     size_t at = 0;
     memset(name, 0, SL_PACK_NAME_MAX);
     if (layer >= 0)
         at += (size_t)snprintf(name, SL_PACK_NAME_MAX, "blk.%d.", layer);
-    for (size_t i = 0; i < n; i++)
-        at += (size_t)snprintf(name + at, SL_PACK_NAME_MAX - at, "%s%s", i > 0 ? "+" : "", parts[i]);
+    for (size_t i = 0; i < p->n; i++)
+        at += (size_t)snprintf(name + at, SL_PACK_NAME_MAX - at, "%s%s", i > 0 ? "+" : "", p->names[i]);
+    if (p->cut != WHOLE && l->from->share.n_ranks > 1)
+        at += (size_t)snprintf(name + at, SL_PACK_NAME_MAX - at, " shared");
     SL_ASSERT(at < SL_PACK_NAME_MAX);
 }
 
-static enum sl_err pack_parts(struct loader *l, int layer, const char *const *parts, size_t n,
-                              struct sl_weight **out)
+static enum sl_err pack_parts(struct loader *l, int layer, const struct part *p, struct sl_weight **out)
 {
     const struct sl_model_tensor *t[MAX_STACK];
     struct sl_tensor_view views[MAX_STACK] = {{0}};
     void *copies[MAX_STACK] = {NULL};
     enum sl_err e = SL_OK;
-    for (size_t i = 0; i < n; i++) {
-        t[i] = layer_tensor(l, layer, parts[i]);
+    for (size_t i = 0; i < p->n; i++) {
+        t[i] = layer_tensor(l, layer, p->names[i]);
         if (e == SL_OK)
-            e = in_gguf_order(l, t[i], &views[i], &copies[i]);
+            e = own_view(l, t[i], p->cut, &views[i], &copies[i]);
     }
     if (e == SL_OK)
-        e = l->w->ops->weight_pack(l->w->dev, views, n, out, l->why);
-    for (size_t i = 0; i < n; i++) {
+        e = l->w->ops->weight_pack(l->w->dev, views, p->n, out, l->why);
+    for (size_t i = 0; i < p->n; i++) {
         sl_free(copies[i]);
         sl_model_file_release(l->from->file, t[i]->view.data, t[i]->bytes);
         l->bytes_done += t[i]->bytes;
@@ -148,24 +185,27 @@ static enum sl_err pack_parts(struct loader *l, int layer, const char *const *pa
     return e;
 }
 
-static enum sl_err take_cached(struct loader *l, int layer, const char *const *parts, size_t n,
-                               const char *name, struct sl_weight **out)
+static enum sl_err take_cached(struct loader *l, int layer, const struct part *p, const char *name,
+                               struct sl_weight **out)
 {
-    uint64_t n_rows = 0;
-    for (size_t i = 0; i < n; i++)
-        n_rows += layer_tensor(l, layer, parts[i])->view.n_rows;
-    return sl_pack_cache_take(l->cache, name, n_rows, layer_tensor(l, layer, parts[0])->view.n_cols,
-                              l->w->ops, l->w->dev, out, l->why);
+    const struct sl_share *share = &l->from->share;
+    uint64_t n_rows = 0, n_cols = layer_tensor(l, layer, p->names[0])->view.n_cols;
+    for (size_t i = 0; i < p->n; i++) {
+        uint64_t n = layer_tensor(l, layer, p->names[i])->view.n_rows;
+        n_rows += p->cut == ROWS ? sl_share_size(share, n) : n;
+    }
+    if (p->cut == COLUMNS)
+        n_cols = sl_share_size(share, n_cols);
+    return sl_pack_cache_take(l->cache, name, n_rows, n_cols, l->w->ops, l->w->dev, out, l->why);
 }
 
 /* One matrix: from the cache, or packed. */
-static enum sl_err pack(struct loader *l, int layer, const char *const *parts, size_t n,
-                        struct sl_weight **out)
+static enum sl_err pack(struct loader *l, int layer, const struct part *p, struct sl_weight **out)
 {
     struct sl_pack_item *item = &l->w->items[l->w->n_items];
-    name_of(layer, parts, n, item->name);
-    enum sl_err e = l->cache != NULL ? take_cached(l, layer, parts, n, item->name, out)
-                                     : pack_parts(l, layer, parts, n, out);
+    name_of(l, layer, p, item->name);
+    enum sl_err e =
+        l->cache != NULL ? take_cached(l, layer, p, item->name, out) : pack_parts(l, layer, p, out);
     if (e == SL_OK) {
         item->weight = *out;
         l->w->n_items++;
@@ -173,42 +213,55 @@ static enum sl_err pack(struct loader *l, int layer, const char *const *parts, s
     return e;
 }
 
+/* Appends this rank's elements of a vector to host[*at]. */
+static enum sl_err append(const struct loader *l, const struct sl_model_tensor *t, enum cut cut, float *host,
+                          size_t *at)
+{
+    const struct sl_share *share = &l->from->share;
+    struct sl_tensor_view view;
+    void *copy;
+    enum sl_err e = in_gguf_order(l, t, &view, &copy);
+    if (e != SL_OK)
+        return e;
+    float *all = sl_xalloc(view.n_cols * sizeof *all);
+    size_t first = cut == ROWS ? sl_share_first(share, view.n_cols) : 0;
+    size_t n = cut == ROWS ? sl_share_size(share, view.n_cols) : view.n_cols;
+    sl_dequant_row(view.type, view.data, view.n_cols, all);
+    memcpy(host + *at, all + first, n * sizeof *host);
+    *at += n;
+    sl_free(all);
+    sl_free(copy);
+    return SL_OK;
+}
+
 /* Vectors of several tensors after each other; absent tensors leave out empty. */
-static enum sl_err upload(struct loader *l, int layer, const char *const *parts, size_t n,
-                          struct sl_vector *out)
+static enum sl_err upload(struct loader *l, int layer, const struct part *p, struct sl_vector *out)
 {
     const struct sl_model_tensor *t[MAX_STACK];
-    size_t total = 0, at = 0, present = 0;
-    for (size_t i = 0; i < n; i++) {
-        t[i] = layer_tensor(l, layer, parts[i]);
+    size_t total = 0, n = 0, present = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        t[i] = layer_tensor(l, layer, p->names[i]);
         present += t[i] != NULL;
         total += t[i] != NULL ? t[i]->view.n_cols : 0;
     }
-    if (present == 0)
+    if (present == 0 || (p->cut == OF_RANK_0 && l->from->share.rank != 0))
         return SL_OK;
-    if (present < n)
+    if (present < p->n)
         return sl_why_set(l->why, SL_EUNSUPPORTED,
                           "%s: layer %d has a bias on some of q, k, v only; expected all or none",
                           sl_model_file_path(l->from->file), layer);
     float *host = sl_xalloc(total * sizeof *host);
     enum sl_err e = SL_OK;
-    for (size_t i = 0; i < n && e == SL_OK; i++) {
-        struct sl_tensor_view view;
-        void *copy;
-        e = in_gguf_order(l, t[i], &view, &copy);
-        if (e == SL_OK)
-            sl_dequant_row(view.type, view.data, view.n_cols, host + at);
-        sl_free(copy);
-        at += view.n_cols;
-    }
+    for (size_t i = 0; i < p->n && e == SL_OK; i++)
+        e = append(l, t[i], p->cut, host, &n);
     if (e != SL_OK) {
         sl_free(host);
         return e;
     }
-    out->bytes = total * sizeof *host;
+    out->bytes = n * sizeof *host;
     out->p = l->w->ops->buf_alloc(l->w->dev, out->bytes);
     if (out->p == NULL)
-        e = sl_why_set(l->why, SL_ENOMEM, "no device memory for %zu bytes of %s", out->bytes, parts[0]);
+        e = sl_why_set(l->why, SL_ENOMEM, "no device memory for %zu bytes of %s", out->bytes, p->names[0]);
     else
         l->w->ops->upload(l->w->dev, out->p, host, out->bytes);
     l->w->ops->sync(l->w->dev);
@@ -221,29 +274,30 @@ static enum sl_err layer_load(struct loader *l, int layer)
     struct sl_layer_weights *w = &l->w->layers[layer];
     enum sl_err e = SL_OK;
     for (size_t i = 0; e == SL_OK && i < SL_COUNTOF(matrices); i++)
-        e = pack(l, layer, matrices[i].names, matrices[i].n, matrix_of(w, i));
+        e = pack(l, layer, &matrices[i], matrix_of(w, i));
     for (size_t i = 0; e == SL_OK && i < SL_COUNTOF(vectors); i++)
-        e = upload(l, layer, vectors[i].names, vectors[i].n, vector_of(w, i));
+        e = upload(l, layer, &vectors[i], vector_of(w, i));
     return e;
 }
 
 static enum sl_err load_all(struct loader *l)
 {
-    static const char *const embed = "token_embd.weight", *const head = "output.weight",
-                             *const norm = "output_norm.weight";
+    static const struct part embed = {0, WHOLE, 1, {"token_embd.weight"}},
+                             tied_head = {0, ROWS, 1, {"token_embd.weight"}},
+                             head = {0, ROWS, 1, {"output.weight"}},
+                             norm = {0, WHOLE, 1, {"output_norm.weight"}};
     struct sl_weights *w = l->w;
     enum sl_err e;
-    if ((e = pack(l, -1, &embed, 1, &w->embed)) != SL_OK ||
-        (e = upload(l, -1, &norm, 1, &w->out_norm)) != SL_OK)
+    if ((e = pack(l, -1, &embed, &w->embed)) != SL_OK || (e = upload(l, -1, &norm, &w->out_norm)) != SL_OK)
         return e;
     for (uint32_t i = 0; i < w->n_layers; i++) {
         if ((e = layer_load(l, (int)i)) != SL_OK)
             return e;
     }
-    if (l->from->conf->tied_embeddings)
+    if (l->from->conf->tied_embeddings && l->from->share.n_ranks == 1)
         w->head = w->embed;
     else
-        e = pack(l, -1, &head, 1, &w->head);
+        e = pack(l, -1, l->from->conf->tied_embeddings ? &tied_head : &head, &w->head);
     return e;
 }
 
@@ -259,6 +313,9 @@ static struct sl_pack_key key_of(const struct sl_weights_source *from, const str
 {
     struct sl_pack_key key;
     sl_pack_key_of(&from->conf->digest, ops, STACK_VERSION, &key);
+    size_t n = strlen(key.text);
+    if (from->share.n_ranks > 1)
+        snprintf(key.text + n, sizeof key.text - n, " rank=%u/%u", from->share.rank, from->share.n_ranks);
     return key;
 }
 
@@ -288,9 +345,10 @@ static bool load_cached(struct sl_weights *w, const struct sl_weights_source *fr
         return false;
     }
     uint64_t ms = sl_now_ms() - l.start_ms, bytes = sl_weights_bytes(w);
-    SL_INFO("packed weights read from the cache dir=%s mb=%llu ms=%llu mb_per_s=%llu", from->cache_dir,
-            (unsigned long long)(bytes / 1000000), (unsigned long long)ms,
-            (unsigned long long)mb_per_s(bytes, ms));
+    if (from->share.rank == 0)
+        SL_INFO("packed weights read from the cache dir=%s mb=%llu ms=%llu mb_per_s=%llu", from->cache_dir,
+                (unsigned long long)(bytes / 1000000), (unsigned long long)ms,
+                (unsigned long long)mb_per_s(bytes, ms));
     return true;
 }
 
@@ -311,8 +369,9 @@ enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_weights_source
         return e;
     }
     uint64_t ms = sl_now_ms() - l.start_ms;
-    SL_INFO("weights packed mb=%llu ms=%llu mb_per_s=%llu", (unsigned long long)(l.bytes_done / 1000000),
-            (unsigned long long)ms, (unsigned long long)mb_per_s(l.bytes_done, ms));
+    if (from->share.rank == 0)
+        SL_INFO("weights packed mb=%llu ms=%llu mb_per_s=%llu", (unsigned long long)(l.bytes_done / 1000000),
+                (unsigned long long)ms, (unsigned long long)mb_per_s(l.bytes_done, ms));
     return SL_OK;
 }
 

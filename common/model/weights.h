@@ -4,18 +4,21 @@
 
 #include "common/model/model_conf.h"
 #include "common/model/pack_cache.h"
+#include "common/model/share.h"
 
 struct sl_vector { /* float32 on the device */
     float *p;      /* NULL = absent */
     size_t bytes;
 };
 
+/* Of a rank: n_heads, n_kv_heads, d_ff and, for the head alone, n_vocab are its shares; embed and norms are whole. */
 struct sl_layer_weights {
     struct sl_weight *qkv;     /* [(n_heads + 2 n_kv_heads) * head_dim, d_model] q, k, v stacked */
     struct sl_weight *out;     /* [d_model, n_heads * head_dim] */
     struct sl_weight *gate_up; /* [2 d_ff, d_model] gate, up stacked */
     struct sl_weight *down;    /* [d_model, d_ff] */
-    struct sl_vector attn_norm, ffn_norm, qkv_bias, out_bias;
+    struct sl_vector attn_norm, ffn_norm, qkv_bias;
+    struct sl_vector out_bias;                      /* rank 0's, which adds it for all */
     struct sl_vector q_norm, k_norm;                /* [head_dim] of each head before it is rotated */
     struct sl_vector post_attn_norm, post_ffn_norm; /* [d_model] of what attention, feed-forward add */
 };
@@ -24,7 +27,7 @@ struct sl_weights {
     const struct sl_backend_ops *ops;
     struct sl_dev *dev;
     struct sl_weight *embed; /* [n_vocab, d_model] */
-    struct sl_weight *head;  /* embed itself when tied */
+    struct sl_weight *head;  /* embed itself when tied and not shared */
     struct sl_vector out_norm;
     struct sl_layer_weights *layers; /* [n_layers] */
     uint32_t n_layers;
@@ -37,7 +40,8 @@ struct sl_weights {
 
 struct sl_weights_source {
     const struct sl_model_file *file; /* passed sl_model_conf_read() */
-    const struct sl_model_conf *conf; /* with its digest */
+    const struct sl_model_conf *conf; /* of the whole model, with its digest */
+    struct sl_share share;
     unsigned n_threads;
     const char *cache_dir;                         /* NULL = no cache */
     void (*progress)(void *arg, unsigned percent); /* while packing; may be NULL */

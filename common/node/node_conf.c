@@ -39,8 +39,13 @@ const struct sl_conf_opt sl_node_opts[] = {
      "folder for packed weights, which make the next start fast; none = no cache, empty = systemd's "
      "CacheDirectory, else $XDG_CACHE_HOME/sluice/node, else ~/.cache/sluice/node",
      0, 0, NULL},
-    {"threads", SL_CONF_U32, AT(threads), "0", "compute threads; 0 = one per CPU of cpus, or 1", 0, 1024,
-     NULL},
+    {"threads", SL_CONF_U32, AT(threads), "0",
+     "compute threads; 0 = one per CPU of cpus, or one for each rank of tensor_parallel", 0, 1024, NULL},
+    {"tensor_parallel", SL_CONF_U32, AT(tensor_parallel), "1",
+     "ranks that each compute a part of every layer, with an equal part of the threads; the same on all "
+     "nodes, and a "
+     "number that divides the model's KV heads",
+     1, 64, NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs of this node, \"0\" or \"0-3,8\"; empty = all, not pinned",
      0, 0, NULL},
     {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, reserved at start", 1 << 16,
@@ -259,7 +264,13 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
     if (c->cpus && sl_cpu_list_parse(c->cpus, &c->cpu_list, &c->n_cpus) != SL_OK)
         return sl_why_set(why, SL_ECONFIG, "cpus is \"%.80s\"; expected a list like 0,2-3", c->cpus);
     if (c->threads == 0)
-        c->threads = c->n_cpus ? (uint32_t)c->n_cpus : 1;
+        c->threads = c->n_cpus ? (uint32_t)c->n_cpus : c->tensor_parallel;
+    if (c->threads % c->tensor_parallel != 0)
+        return sl_why_set(
+            why, SL_ECONFIG,
+            "threads is %u and tensor_parallel is %u; expected a multiple, as many threads for each "
+            "rank",
+            c->threads, c->tensor_parallel);
     if (c->n_cpus && c->threads > c->n_cpus)
         return sl_why_set(why, SL_ECONFIG,
                           "threads is %u and cpus \"%.80s\" has %zu; give each thread its CPU", c->threads,

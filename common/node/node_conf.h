@@ -12,7 +12,8 @@ struct sl_node_conf {
     struct sl_conf_list routers;
     char *listen, *advertise;
     char *model, *backend, *cache_dir;
-    uint32_t threads; /* 0 in the file = one per CPU of cpus, else 1 */
+    uint32_t threads; /* 0 in the file = one per CPU of cpus, else one per rank */
+    uint32_t tensor_parallel;
     char *cpus;
     uint64_t kv_memory_bytes;
     int kv_dtype_word; /* index into the words of the option; kv_dtype is what it means */

@@ -131,6 +131,8 @@ Sluice__NodeInfo *sl_node_info(struct sl_node *n, struct sl_arena *a)
     model->kv_dtype = (uint32_t)g.dtype;
     model->page_tokens = g.page_tokens;
     model->page_bytes = sl_kv_page_bytes(&g);
+    model->has_tensor_parallel = true;
+    model->tensor_parallel = c->tensor_parallel;
     model->numerics_id = sl_engine_numerics_id(n->engine);
     m->name = c->name;
     m->boot_id = n->boot_id;

@@ -23,9 +23,9 @@ struct function {
     size_t at;
 };
 static const struct function of_nccl[] = {
-    SAME(ncclGetVersion), SAME(ncclGetUniqueId),    SAME(ncclCommInitRankConfig), SAME(ncclCommGetAsyncError),
-    SAME(ncclCommAbort),  SAME(ncclGroupStart),     SAME(ncclGroupEnd),           SAME(ncclSend),
-    SAME(ncclRecv),       SAME(ncclGetErrorString),
+    SAME(ncclGetVersion), SAME(ncclGetUniqueId), SAME(ncclCommInitRankConfig), SAME(ncclCommGetAsyncError),
+    SAME(ncclCommAbort),  SAME(ncclGroupStart),  SAME(ncclGroupEnd),           SAME(ncclSend),
+    SAME(ncclRecv),       SAME(ncclAllGather),   SAME(ncclGetErrorString),
 };
 /* cuda.h renames some to their second versions, which are the ones declared here. */
 static const struct function of_cuda[] = {

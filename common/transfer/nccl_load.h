@@ -1,5 +1,5 @@
-/* common/transfer/nccl_load.h - the functions of NCCL and of the CUDA driver that link_nccl.c and nccl_pair.c
- * call, loaded when the first nccl link opens.
+/* common/transfer/nccl_load.h - the functions of NCCL and of the CUDA driver that link_nccl.c, nccl_pair.c and
+ * nccl_group.c call, loaded when the first nccl link or group opens.
  *
  * Declared here and not included: a build needs neither nccl.h nor cuda.h, and one build runs with every
  * NCCL from 2.14 on, whose structs say their own size. tests/unit/transfer/test_nccl_abi.c compares with the
@@ -45,6 +45,7 @@ struct sl_nccl {
     int (*ncclGroupEnd)(void);
     int (*ncclSend)(const void *p, size_t count, int type, int peer, void *comm, void *stream);
     int (*ncclRecv)(void *p, size_t count, int type, int peer, void *comm, void *stream);
+    int (*ncclAllGather)(const void *own, void *parts, size_t count, int type, void *comm, void *stream);
     const char *(*ncclGetErrorString)(int result);
     int (*cuInit)(unsigned flags);
     int (*cuDeviceGet)(int *device, int ordinal);

@@ -43,8 +43,9 @@ static enum sl_err portable_open(const struct sl_dev_conf *conf, struct sl_dev *
     .weight_free = sl_cpu_weight_free, .weight_bytes = sl_cpu_weight_bytes,                                  \
     .weight_image = sl_cpu_weight_image, .weight_restore = sl_cpu_weight_restore,                            \
     .pack_version = SL_PACK_VERSION, .kv_open = sl_cpu_kv_open, .kv_close = sl_cpu_kv_close,                 \
-    .kv_host_base = sl_cpu_kv_host_base, .kv_read = sl_cpu_kv_read, .kv_write = sl_cpu_kv_write,             \
-    .embed = sl_cpu_embed, .sync = sl_cpu_sync, .parallel = sl_cpu_parallel
+    .kv_part = sl_cpu_kv_part, .sum_ranks = sl_cpu_sum_ranks, .kv_host_base = sl_cpu_kv_host_base,           \
+    .kv_read = sl_cpu_kv_read, .kv_write = sl_cpu_kv_write, .embed = sl_cpu_embed, .sync = sl_cpu_sync,      \
+    .parallel = sl_cpu_parallel
 
 /* What is the same in all that have a table of inner loops. */
 #define DRIVEN_OPS                                                                                           \

@@ -305,12 +305,13 @@ struct sl_dev {
 };
 
 struct sl_kv {
-    struct sl_kv_geometry g;
+    struct sl_kv_geometry g; /* of a part: with its heads */
     uint32_t n_pages;
+    uint32_t page_heads;            /* KV heads of a page: of a part more than g has */
     size_t page_bytes, strip_bytes; /* strip: one layer, K or V, head */
     size_t token_bytes;             /* from one token's values to the next one's */
-    uint8_t *base;
-    size_t bytes;
+    uint8_t *base;                  /* of a part: its first strip of page 0 */
+    size_t bytes;                   /* of a part: 0, the memory is another's */
     struct sl_thread toucher;
     atomic_bool closing;
 };
@@ -319,7 +320,7 @@ struct sl_kv {
 static inline uint8_t *sl_kv_strip(const struct sl_kv *kv, uint32_t page, uint32_t layer, uint32_t which,
                                    uint32_t head)
 {
-    size_t strip = ((size_t)layer * 2 + which) * kv->g.n_kv_heads + head;
+    size_t strip = ((size_t)layer * 2 + which) * kv->page_heads + head;
     return kv->base + (size_t)page * kv->page_bytes + strip * kv->strip_bytes;
 }
 
@@ -371,6 +372,8 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim);
 /* cpu_kv.c */
 enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                            struct sl_kv **out, struct sl_why *why);
+enum sl_err sl_cpu_kv_part(struct sl_dev *d, const struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+                           struct sl_kv **out, struct sl_why *why);
 void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv);
 void *sl_cpu_kv_host_base(struct sl_kv *kv);
 void sl_cpu_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
@@ -400,12 +403,13 @@ void sl_cpu_weight_image(struct sl_weight *w, struct sl_weight_image *out);
 enum sl_err sl_cpu_weight_restore(struct sl_dev *d, const void *head, size_t head_bytes, uint64_t n_rows,
                                   uint64_t n_cols, struct sl_weight **out, struct sl_why *why);
 
-/* cpu_linear.c, cpu_rope.c, cpu_attention.c: all but the reference */
+/* cpu_linear.c, cpu_rope.c, cpu_attention.c: all but the reference, which has sum_ranks too */
 void sl_cpu_linear(struct sl_dev *d, const struct sl_linear *a);
 /* Bytes of scratch that a row of activations of w takes, at most. */
 size_t sl_cpu_acts_row_bytes(const struct sl_weight *w);
 void sl_cpu_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
                      uint32_t n, float *x);
+void sl_cpu_sum_ranks(struct sl_dev *d, const float *parts, uint32_t n_parts, size_t n, int add, float *y);
 void sl_cpu_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                     const struct sl_batch *b, float *qkv);
 /* Fills d->rope_freq for the shape. */

@@ -1,5 +1,5 @@
 /* kernels/cpu/cpu_kv.c - the memory of a page pool: one stretch of huge pages, page i at base + i *
- * page_bytes.
+ * page_bytes. A part has no memory: other devices write and read their heads' strips of the same pages.
  *
  * The kernel zeroes a gigabyte in 0.1 to 0.5 s, which no start waits for: a thread of lower priority
  * asks for the memory while the pool is already used, so that later steps seldom do. Whether it is there was
@@ -42,6 +42,7 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     struct sl_kv *kv = sl_xcalloc(1, sizeof *kv);
     kv->g = *g;
     kv->n_pages = n_pages;
+    kv->page_heads = g->n_kv_heads;
     kv->page_bytes = page_bytes;
     kv->token_bytes = sl_kv_value_bytes(g);
     kv->strip_bytes = (kv->token_bytes + sl_kv_scale_bytes(g)) * g->page_tokens;
@@ -53,6 +54,25 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     return SL_OK;
 }
 
+enum sl_err sl_cpu_kv_part(struct sl_dev *d, const struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+                           struct sl_kv **out, struct sl_why *why)
+{
+    if (sl_cpu_fit_attention(d, kv->g.head_dim) != SL_OK)
+        return sl_why_set(why, SL_ENOMEM, "There is no memory for attention over heads of %u.",
+                          kv->g.head_dim);
+    struct sl_kv *part = sl_xcalloc(1, sizeof *part);
+    part->g = kv->g;
+    part->g.n_kv_heads = n_heads;
+    part->n_pages = kv->n_pages;
+    part->page_heads = kv->page_heads;
+    part->page_bytes = kv->page_bytes;
+    part->strip_bytes = kv->strip_bytes;
+    part->token_bytes = kv->token_bytes;
+    part->base = kv->base + first_head * kv->strip_bytes;
+    *out = part;
+    return SL_OK;
+}
+
 void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv)
 {
     (void)d;
@@ -60,7 +80,8 @@ void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv)
         return;
     atomic_store(&kv->closing, true);
     sl_thread_join(&kv->toucher);
-    sl_huge_free(kv->base, kv->bytes);
+    if (kv->bytes)
+        sl_huge_free(kv->base, kv->bytes);
     sl_free(kv);
 }
 

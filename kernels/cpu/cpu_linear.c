@@ -15,6 +15,7 @@
 #define ITEMS_PER_THREAD 8u
 #define ITEM_BYTES       ((size_t)32 << 10) /* of weights, at least: less is not worth a hand-over */
 #define LEAST_ELEMENTS   2048u /* of an item of rows to prepare: less costs less than its hand-over */
+#define SUM_ELEMENTS     512u  /* of ranks' parts summed at a time, in the nearest cache */
 
 struct linear_job {
     struct sl_dev *d;
@@ -221,4 +222,41 @@ void sl_cpu_norm_add(struct sl_dev *d, const float *y, const float *norm_w, floa
 {
     struct norm_add_job j = {d, y, norm_w, eps, x, n_rows, n, (LEAST_ELEMENTS - 1) / n + 1};
     sl_cpu_pool_run(d->pool, (n_rows + j.rows_per_item - 1) / j.rows_per_item, norm_add_item, &j);
+}
+
+struct sum_job {
+    const float *parts;
+    uint32_t n_parts;
+    size_t n;
+    int add;
+    float *y;
+};
+
+/* n is at most SUM_ELEMENTS. */
+static void sum_stretch(const struct sum_job *j, size_t at, size_t n)
+{
+    float sum[SUM_ELEMENTS], *y = j->y + at;
+    memcpy(sum, j->parts + at, n * sizeof *sum);
+    for (uint32_t p = 1; p < j->n_parts; p++) {
+        const float *part = j->parts + p * j->n + at;
+        for (size_t i = 0; i < n; i++)
+            sum[i] += part[i];
+    }
+    for (size_t i = 0; i < n; i++)
+        y[i] = j->add ? y[i] + sum[i] : sum[i];
+}
+
+static void sum_item(void *arg, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct sum_job *j = arg;
+    size_t at = (size_t)item * LEAST_ELEMENTS, end = j->n - at < LEAST_ELEMENTS ? j->n : at + LEAST_ELEMENTS;
+    for (; at < end; at += SUM_ELEMENTS)
+        sum_stretch(j, at, end - at < SUM_ELEMENTS ? end - at : SUM_ELEMENTS);
+}
+
+void sl_cpu_sum_ranks(struct sl_dev *d, const float *parts, uint32_t n_parts, size_t n, int add, float *y)
+{
+    struct sum_job j = {parts, n_parts, n, add, y};
+    sl_cpu_pool_run(d->pool, (uint32_t)((n + LEAST_ELEMENTS - 1) / LEAST_ELEMENTS), sum_item, &j);
 }

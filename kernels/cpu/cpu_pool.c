@@ -11,26 +11,21 @@
  * woke for: that is as good. `left` counts items not done; a thread takes off all that it did when it finds
  * no more.
  *
- * Waiting is a spin of SPIN_NS, then futex. No wake is lost: the sleeper counts itself before the kernel
+ * Waiting is a spin, then sleep (common/base/spin_wait.h). No wake is lost: the sleeper counts itself before the kernel
  * compares, the waker changes the word before it looks at the count. */
 #include "kernels/cpu/cpu_pool.h"
 
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/spin_wait.h"
 #include "common/base/thread.h"
 
-#define SPIN_NS          40000 /* two to three times the wake-up of a futex */
-#define PAUSES_PER_CHECK 16
-#define MAX_THREADS      1024
-#define LINE             64
+#define MAX_THREADS 1024
+#define LINE        64
 
 struct worker {
     struct sl_cpu_pool *pool;
@@ -63,38 +58,6 @@ static uint32_t next_of(uint64_t state)
     return state & 0xffffff;
 }
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield" ::: "memory");
-#endif
-}
-
-static void futex(_Atomic uint32_t *at, int op, uint32_t value)
-{
-    syscall(SYS_futex, at, op, value, NULL, NULL, 0);
-}
-
-/* Spins until *at != value; false when SPIN_NS passed. */
-static bool spin_while(_Atomic uint32_t *at, uint32_t value)
-{
-    uint64_t until = 0;
-    for (;;) {
-        for (int i = 0; i < PAUSES_PER_CHECK; i++) {
-            if (atomic_load_explicit(at, memory_order_acquire) != value)
-                return true;
-            relax();
-        }
-        uint64_t now = sl_now_ns();
-        if (until == 0)
-            until = now + SPIN_NS;
-        else if (now >= until)
-            return false;
-    }
-}
-
 static void do_items(struct sl_cpu_pool *p, unsigned worker)
 {
     uint32_t done = 0;
@@ -108,7 +71,7 @@ static void do_items(struct sl_cpu_pool *p, unsigned worker)
         done++;
     }
     if (done > 0 && atomic_fetch_sub(&p->left, done) == done && atomic_load(&p->caller_sleeps))
-        futex(&p->left, FUTEX_WAKE_PRIVATE, INT32_MAX);
+        sl_word_wake(&p->left);
 }
 
 static void worker_main(void *arg)
@@ -117,10 +80,10 @@ static void worker_main(void *arg)
     struct sl_cpu_pool *p = w->pool;
     uint32_t seen = 0;
     for (;;) {
-        if (!spin_while(&p->run, seen)) {
+        if (!sl_word_spin(&p->run, seen)) {
             atomic_fetch_add(&p->sleepers, 1);
             while (atomic_load(&p->run) == seen)
-                futex(&p->run, FUTEX_WAIT_PRIVATE, seen);
+                sl_word_sleep(&p->run, seen);
             atomic_fetch_sub(&p->sleepers, 1);
         }
         seen = atomic_load(&p->run);
@@ -134,18 +97,18 @@ static void wake_workers(struct sl_cpu_pool *p)
 {
     atomic_fetch_add(&p->run, 1);
     if (atomic_load(&p->sleepers))
-        futex(&p->run, FUTEX_WAKE_PRIVATE, INT32_MAX);
+        sl_word_wake(&p->run);
 }
 
 static void wait_for_items(struct sl_cpu_pool *p)
 {
     uint32_t left;
     while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0) {
-        if (spin_while(&p->left, left))
+        if (sl_word_spin(&p->left, left))
             continue;
         atomic_store(&p->caller_sleeps, 1);
         while ((left = atomic_load(&p->left)) != 0)
-            futex(&p->left, FUTEX_WAIT_PRIVATE, left);
+            sl_word_sleep(&p->left, left);
         atomic_store(&p->caller_sleeps, 0);
     }
 }

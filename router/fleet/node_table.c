@@ -118,6 +118,11 @@ static void hex16(char out[33], const uint8_t *d)
         snprintf(out + 2 * i, 3, "%02x", d[i]);
 }
 
+static uint32_t degree_of(const Sluice__ModelInfo *m)
+{
+    return m->has_tensor_parallel ? m->tensor_parallel : 1;
+}
+
 static enum sl_err check_geometry(const struct sl_node *ref, const Sluice__NodeInfo *in, struct sl_why *why)
 {
     const Sluice__ModelInfo *m = in->model;
@@ -131,6 +136,7 @@ static enum sl_err check_geometry(const struct sl_node *ref, const Sluice__NodeI
         {"n_layers", m->n_layers, ref->model.n_layers},
         {"n_kv_heads", m->n_kv_heads, ref->model.n_kv_heads},
         {"head_dim", m->head_dim, ref->model.head_dim},
+        {"tensor_parallel", degree_of(m), ref->model.tensor_parallel},
     };
     for (size_t i = 0; i < SL_COUNTOF(values); i++)
         if (values[i].theirs != values[i].ours)
@@ -271,6 +277,7 @@ static void take_info(struct sl_node *n, const Sluice__NodeInfo *in)
     n->model.head_dim = m->head_dim;
     n->model.kv_dtype = m->kv_dtype;
     n->model.page_tokens = m->page_tokens;
+    n->model.tensor_parallel = degree_of(m);
     n->model.page_bytes = m->page_bytes;
     n->model.numerics_id = m->numerics_id;
     n->kv_pages = in->kv_pages;

@@ -61,7 +61,8 @@ struct sl_node {
     struct {
         char name[128];
         uint8_t digest[16];
-        uint32_t context_length, n_vocab, n_layers, n_kv_heads, head_dim, kv_dtype, page_tokens;
+        uint32_t context_length, n_vocab, n_layers, n_kv_heads, head_dim, kv_dtype, page_tokens,
+            tensor_parallel;
         uint64_t page_bytes, numerics_id;
     } model;
     uint32_t kv_pages, threads, max_batch_tokens;

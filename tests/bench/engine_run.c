@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/philox.h"
+#include "common/model/share.h"
 
 #define PAGE_TOKENS 32u
 #define SEED_TOKENS 256u /* of real text behind the pages' content */
@@ -104,15 +105,18 @@ static enum sl_err fill_pages(struct sl_engine_run *r, uint32_t max_rows, struct
 static enum sl_err open_model(struct sl_engine_run *r, const struct sl_engine_run_conf *c, struct sl_why *why)
 {
     enum sl_err e = sl_backend_find(c->backend, &r->ops, why);
+    const struct sl_dev_conf node = {
+        .n_threads = c->n_threads, .cpus = c->cpus, .n_cpus = c->n_cpus, .max_rows = c->max_rows};
+    const struct sl_share first = {0, c->tensor_parallel > 1 ? c->tensor_parallel : 1};
+    const struct sl_dev_conf own = sl_share_dev(&first, &node);
     if (!e)
-        e = r->ops->open(
-            &(struct sl_dev_conf){
-                .n_threads = c->n_threads, .cpus = c->cpus, .n_cpus = c->n_cpus, .max_rows = c->max_rows},
-            &r->dev, why);
+        e = r->ops->open(&own, &r->dev, why);
     if (!e)
         e = sl_model_open(&(struct sl_model_open){.path = c->model,
                                                   .ops = r->ops,
                                                   .dev = r->dev,
+                                                  .tensor_parallel = c->tensor_parallel,
+                                                  .node = &node,
                                                   .kv_dtype = c->kv_dtype,
                                                   .page_tokens = PAGE_TOKENS,
                                                   .max_rows = c->max_rows},
@@ -137,6 +141,8 @@ static enum sl_err open_pages(struct sl_engine_run *r, const struct sl_engine_ru
     r->shares = wanted > most;
     r->n_pages = (uint32_t)(r->shares ? most : wanted);
     enum sl_err e = r->ops->kv_open(r->dev, &r->geometry, r->n_pages, &r->kv, why);
+    if (!e)
+        e = sl_model_share_kv(r->model, r->kv, why);
     if (e)
         return e;
     deal_pages(r);

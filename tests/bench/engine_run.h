@@ -13,7 +13,7 @@ struct sl_engine_run; /* opaque */
 
 struct sl_engine_run_conf {
     const char *model, *backend;
-    uint32_t n_threads;
+    uint32_t n_threads, tensor_parallel; /* threads of all ranks */
     const int *cpus;
     size_t n_cpus;
     enum sl_dtype kv_dtype;

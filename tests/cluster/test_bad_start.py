@@ -55,6 +55,8 @@ class BadStart(unittest.TestCase):
             self.refused(which, words=["model"])
             self.refused(which, "--model", "/no/such/file.gguf", words=["/no/such/file.gguf"])
         self.refused("sluice-decode", "--model", self.model, "--threads", "many", words=["threads"])
+        self.refused("sluice-decode", "--model", self.model, "--tensor-parallel", "2", "--threads", "3", words=["threads is 3", "tensor_parallel is 2"])
+        self.refused("sluice-decode", "--model", self.model, "--tensor-parallel", "4", words=["tensor_parallel is 4", "2 KV heads"])
         self.refused("sluice-decode", "--model", self.model, "--roles", "cook", words=["cook"])
         self.refused("sluice-decode", "--model", self.model, "--kv-memory", "1", words=["kv"])
         self.refused("sluice-decode", "--model", self.model, "--transfer-listen", "8.8.8.8:0", words=["trust_network"])

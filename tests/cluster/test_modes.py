@@ -4,7 +4,7 @@ import subprocess
 import unittest
 
 import harness
-from harness import Cluster, at, prompt_of
+from harness import Cluster, at, prompt_of, wait_for
 
 
 class Modes(unittest.TestCase):
@@ -23,13 +23,16 @@ class Modes(unittest.TestCase):
             self.assertEqual(answers["colocated"], answers["pd"])
             self.assertEqual(answers["colocated"], answers["hybrid"])
             c.wait_idle()
+            if "--tensor-parallel" in node_options:
+                other = c.start_node("other", "sluice-prefill", ["--tensor-parallel", "1"])
+                wait_for("the router's refusal", lambda: "the router refused this node" in other.log())
+                self.assertIn("Node other has tensor_parallel 1, node ", other.log())
             return answers["pd"]
 
     def test_three_modes_give_the_same_tokens_and_records_show_it(self):
-        self.three_modes_agree()
-
-    def test_three_modes_give_the_same_tokens_with_pages_of_int8(self):
-        self.assertNotEqual(self.three_modes_agree("--kv-dtype", "q8"), self.three_modes_agree("--kv-dtype", "f32"))
+        # of which kind the nodes were shows in the logits' digests
+        kinds = [self.three_modes_agree(*options) for options in ((), ("--kv-dtype", "q8"), ("--tensor-parallel", "2", "--threads", "2"))]
+        self.assertEqual(len({tuple(digests) for _, digests in kinds}), 3)
 
     def test_hits_are_told_and_shorten_what_they_can(self):
         with Cluster(prefill=2) as c:

@@ -104,7 +104,9 @@ class StreamsSurvive(unittest.TestCase):
 
     def test_streams_outlive_nodes_that_answer_and_compute_nothing(self):
         stalls = ["--stall-ms", "10000"]
-        with Cluster(prefill=0, decode=1, router_options=["--node-stall-ms", "10000", "--heartbeat-ms", "100"]) as c:
+        # one of their two ranks stops for ever, the other waits for it in an all-gather
+        with Cluster(prefill=0, decode=1, router_options=["--node-stall-ms", "10000", "--heartbeat-ms", "100"],
+                     node_options=["--tensor-parallel", "2", "--threads", "2"]) as c:
             for name, which in (("p", "sluice-prefill"), ("d", "sluice-decode")):
                 c.start_node(name, which, ["--fault-wedge-step", "12", *stalls])
             c.wait_nodes(3)

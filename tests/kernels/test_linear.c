@@ -367,6 +367,40 @@ static void norm_add_adds_the_normed_row(void **state)
     }
 }
 
+/* Rounding tells one order from another: large parts hide what a small one between them adds. */
+static void sum_of_ranks_is_in_their_order(void **state)
+{
+    (void)state;
+    struct op_rand r = {6};
+    static const char *const names[] = {"reference", "portable", "avx2", "avx512"};
+    static const size_t sizes[] = {1, 511, 513, 5000};
+    enum { PARTS = 5, MOST = 5000 };
+    static float parts[PARTS * MOST], y[MOST], got[MOST], want[MOST];
+    for (size_t s = 0; s < SL_COUNTOF(sizes); s++) {
+        size_t n = sizes[s];
+        op_rand_floats(&r, parts, PARTS * n, 3.0f);
+        op_rand_floats(&r, y, n, 3.0f);
+        for (int add = 0; add < 2; add++) {
+            for (size_t i = 0; i < n; i++) {
+                float sum = parts[i];
+                for (size_t p = 1; p < PARTS; p++)
+                    sum += parts[p * n + i];
+                want[i] = add ? y[i] + sum : sum;
+            }
+            for (size_t b = 0; b < SL_COUNTOF(names); b++) {
+                const struct sl_backend_ops *ops = op_backend(names[b]);
+                if (!ops)
+                    continue;
+                struct sl_dev *d = op_open(ops, 2, 4);
+                memcpy(got, y, n * sizeof *got);
+                ops->sum_ranks(d, parts, PARTS, n, add, got);
+                ops->close(d);
+                op_assert_same_bits(got, want, n, names[b]);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +409,7 @@ int main(void)
         cmocka_unit_test(linear_of_a_stack_of_types_is_that_of_its_tensors),
         cmocka_unit_test(linear_selected_rows_are_those_rows),
         cmocka_unit_test(norm_add_adds_the_normed_row),
+        cmocka_unit_test(sum_of_ranks_is_in_their_order),
         cmocka_unit_test(embed_gives_the_dequantised_row_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,6 +244,17 @@ struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m)
     return m->geometry;
 }
 
+enum sl_err sl_model_share_kv(struct sl_model *m, const struct sl_kv *kv, struct sl_why *why)
+{
+    (void)m, (void)kv, (void)why;
+    return SL_OK;
+}
+
+void sl_model_stall(struct sl_model *m)
+{
+    (void)m;
+}
+
 uint64_t sl_model_numerics_id(struct sl_model *m)
 {
     (void)m;

@@ -45,7 +45,8 @@ static void check(const char *name, const char *backend, enum sl_dtype kv_dtype,
          *path = sl_xasprintf("%s/logits.bin", folder);
     struct logits_fixture x = logits_fixture_read(path);
     struct rig r;
-    struct rig_conf c = {folder, backend, 1, 16, x.n_positions, (x.n_positions + 15) / 16, kv_dtype, 0};
+    struct rig_conf c = {folder,   backend, 1, 16,  x.n_positions, (x.n_positions + 15) / 16,
+                         kv_dtype, 0,       0, NULL};
     uint32_t pages[64];
     assert_in_range(c.n_pages, 1, 64);
     rig_open(&r, &c);

@@ -109,7 +109,8 @@ static void score_position(const float *logits, const struct record *t, struct s
 static struct score score_of(const char *path, const char *backend, enum sl_dtype kv_dtype, uint32_t n_texts)
 {
     struct rig r;
-    struct rig_conf c = {path, backend, 2, 16, teacher.n_positions, teacher.n_positions / 16, kv_dtype, 0};
+    struct rig_conf c = {path,     backend, 2, 16,  teacher.n_positions, teacher.n_positions / 16,
+                         kv_dtype, 0,       0, NULL};
     struct score s = {0};
     rig_open(&r, &c);
     SL_ASSERT(sl_model_conf(r.model)->n_vocab == teacher.n_vocab && n_texts <= 64);
@@ -197,7 +198,7 @@ static double perplexity_ratio(const char *path, enum sl_dtype kv_dtype)
 {
     struct text t = text_read();
     struct rig r;
-    struct rig_conf c = {path, "auto", 2, 16, t.window, (t.window + 15) / 16, kv_dtype, 0};
+    struct rig_conf c = {path, "auto", 2, 16, t.window, (t.window + 15) / 16, kv_dtype, 0, 0, NULL};
     rig_open(&r, &c);
     uint32_t n_vocab = sl_model_conf(r.model)->n_vocab, n = 0, *pages = sl_xcalloc(c.n_pages, sizeof *pages),
              *rows = sl_xcalloc(t.window, sizeof *rows);
@@ -251,8 +252,8 @@ static double divergence_of_kv(enum sl_dtype from, enum sl_dtype to)
     uint32_t pages[64], rows[1024];
     double kl = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        struct rig_conf c = {model_path, "auto", 2, 16, teacher.n_positions, teacher.n_positions / 16,
-                             types[i],   0};
+        struct rig_conf c = {model_path, "auto", 2, 16,  teacher.n_positions, teacher.n_positions / 16,
+                             types[i],   0,      0, NULL};
         rig_open(&r[i], &c);
     }
     for (uint32_t i = 0; i < teacher.n_positions; i++) {

@@ -58,7 +58,8 @@ static void compare(const char *path, const char *backend, enum sl_dtype kv_dtyp
     if (!rig_backend_available(backend))
         return;
     struct rig r;
-    struct rig_conf c = {path, backend, 2, 16, x->n_positions, (x->n_positions + 15) / 16, kv_dtype, 0};
+    struct rig_conf c = {path,     backend, 2, 16,  x->n_positions, (x->n_positions + 15) / 16,
+                         kv_dtype, 0,       0, NULL};
     rig_open(&r, &c);
     uint32_t pages[256];
     assert_in_range(c.n_pages, 1, 256);

@@ -1,5 +1,6 @@
 /* tests/support/fake_nccl/fake_nccl.c - NCCL's functions that nccl_load.h names, for two ranks of one machine, or
  * one that sends to itself: a unique id is the name of an abstract Unix socket, and its connection carries what the ranks send.
+ * Ranks of one process, any number of them, also gather: there the id is found in a list.
  *
  * A communicator does not block, as the real one with blocking = 0: starting takes a thread, a group is
  * launched some polls after ncclGroupEnd. When the peer goes, ncclCommGetAsyncError says so and what was
@@ -37,6 +38,7 @@
 #define REMOTE_ERROR     6
 #define LAUNCH_POLLS     2 /* of ncclCommGetAsyncError before a group is on the stream */
 #define MAX_GROUP        16
+#define MAX_RANKS        8
 #define VERSION          22809
 
 /* A socket that listens for the peer of an id that was given out here. */
@@ -51,6 +53,18 @@ struct fault {
     int rank, n;
 };
 
+/* The communicators of one id in this process, and the all-gather they are in. */
+struct clique {
+    struct sl_list node;
+    struct sl_nccl_id id;
+    int n_ranks, n_comms, n_joined;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct op *ops[MAX_RANKS]; /* of those who are there */
+    int n_there, n_through;
+    uint64_t meeting; /* goes up when all are there */
+};
+
 struct comm {
     int rank, n_ranks, sock, abort_fd;
     struct sl_nccl_id id;
@@ -62,6 +76,8 @@ struct comm {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     int n_ops; /* on streams, under the mutex */
+    struct clique *clique;
+    bool aborted; /* under the clique's mutex */
 };
 
 struct op {
@@ -69,7 +85,7 @@ struct op {
     void *stream;
     char *p;
     const char *from; /* of a receive from itself: what is sent */
-    bool send;
+    bool send, gathers;
     /* What both ranks must have in common. */
     struct head {
         uint64_t bytes;
@@ -79,6 +95,8 @@ struct op {
 
 static pthread_mutex_t listeners_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sl_list listeners = {&listeners, &listeners};
+static pthread_mutex_t cliques_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sl_list cliques = {&cliques, &cliques};
 static _Thread_local struct op *grouped[MAX_GROUP];
 static _Thread_local int n_grouped, depth;
 
@@ -187,6 +205,56 @@ static bool move(const struct comm *c, bool send_it, void *at, size_t n)
     return true;
 }
 
+static struct clique *join_clique(const struct sl_nccl_id *id, int n_ranks)
+{
+    struct clique *q = NULL;
+    pthread_mutex_lock(&cliques_mutex);
+    SL_LIST_FOREACH(n, &cliques)
+    {
+        struct clique *other = SL_CONTAINER_OF(n, struct clique, node);
+        q = memcmp(&other->id, id, sizeof *id) == 0 ? other : q;
+    }
+    if (!q) {
+        q = sl_xcalloc(1, sizeof *q);
+        q->id = *id;
+        q->n_ranks = n_ranks;
+        pthread_mutex_init(&q->mutex, NULL);
+        pthread_cond_init(&q->changed, NULL);
+        sl_list_add_tail(&cliques, &q->node);
+    }
+    q->n_comms++;
+    pthread_mutex_unlock(&cliques_mutex);
+    return q;
+}
+
+static void leave_clique(struct clique *q)
+{
+    pthread_mutex_lock(&cliques_mutex);
+    bool last = --q->n_comms == 0;
+    if (last)
+        sl_list_remove(&q->node);
+    pthread_mutex_unlock(&cliques_mutex);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&q->mutex);
+    pthread_cond_destroy(&q->changed);
+    sl_free(q);
+}
+
+/* Waits until all ranks have started. False: aborted. */
+static bool meet_clique(struct comm *c)
+{
+    struct clique *q = c->clique;
+    pthread_mutex_lock(&q->mutex);
+    q->n_joined++;
+    pthread_cond_broadcast(&q->changed);
+    while (q->n_joined < q->n_ranks && !c->aborted)
+        pthread_cond_wait(&q->changed, &q->mutex);
+    bool ok = !c->aborted;
+    pthread_mutex_unlock(&q->mutex);
+    return ok;
+}
+
 static void hang(struct comm *c)
 {
     wait_fd(c, -1, 0);
@@ -204,6 +272,10 @@ static void *start(void *arg)
     }
     if (c->n_ranks == 1) {
         atomic_store(&c->state, SL_NCCL_SUCCESS);
+        return NULL;
+    }
+    if (c->n_ranks > 2) {
+        atomic_store(&c->state, meet_clique(c) ? SL_NCCL_SUCCESS : REMOTE_ERROR);
         return NULL;
     }
     if (c->rank == 0) {
@@ -232,7 +304,7 @@ int ncclCommInitRankConfig(void **out, int n_ranks, struct sl_nccl_id id, int ra
                            struct sl_nccl_config *config)
 {
     const char *fault = getenv("FAKE_NCCL_FAULT");
-    if (n_ranks < 1 || n_ranks > 2 || rank < 0 || rank >= n_ranks || config->size < sizeof *config ||
+    if (n_ranks < 1 || n_ranks > MAX_RANKS || rank < 0 || rank >= n_ranks || config->size < sizeof *config ||
         config->magic != SL_NCCL_CONFIG_MAGIC || config->version < SL_NCCL_MIN_VERSION)
         return INVALID_ARGUMENT;
     if (config->blocking != 0)
@@ -242,6 +314,7 @@ int ncclCommInitRankConfig(void **out, int n_ranks, struct sl_nccl_id id, int ra
     c->n_ranks = n_ranks;
     c->id = id;
     c->sock = -1;
+    c->clique = join_clique(&id, n_ranks);
     c->fault.rank = -1;
     if (fault && sscanf(fault, "%15[a-z_]:%d:%d", c->fault.kind, &c->fault.rank, &c->fault.n) != 3)
         fake_misuse("FAKE_NCCL_FAULT is not KIND:RANK:N");
@@ -265,12 +338,52 @@ static void op_over(struct op *o)
     sl_free(o);
 }
 
+/* Copies what the others have once all are there, and goes on once all have copied. False: aborted. */
+static bool gather(struct op *o)
+{
+    struct comm *c = o->comm;
+    struct clique *q = c->clique;
+    size_t bytes = o->head.bytes;
+    pthread_mutex_lock(&q->mutex);
+    uint64_t meeting = q->meeting;
+    q->ops[c->rank] = o;
+    if (++q->n_there == q->n_ranks) {
+        q->n_there = 0;
+        q->n_through = 0;
+        q->meeting++;
+        pthread_cond_broadcast(&q->changed);
+    }
+    while (q->meeting == meeting && !c->aborted)
+        pthread_cond_wait(&q->changed, &q->mutex);
+    for (int r = 0; r < q->n_ranks && !c->aborted; r++) {
+        if (memcmp(&q->ops[r]->head, &o->head, sizeof o->head) != 0)
+            fake_misuse("the ranks gather different things");
+        if (r != c->rank)
+            memcpy(o->p + (size_t)r * bytes, q->ops[r]->p + (size_t)r * bytes, bytes);
+    }
+    q->n_through++;
+    pthread_cond_broadcast(&q->changed);
+    while (q->n_through < q->n_ranks && q->meeting == meeting + 1 && !c->aborted)
+        pthread_cond_wait(&q->changed, &q->mutex);
+    bool ok = !c->aborted;
+    pthread_mutex_unlock(&q->mutex);
+    return ok;
+}
+
 static void run_op(void *arg)
 {
     struct op *o = arg;
     struct comm *c = o->comm;
     struct head theirs = o->head;
     nap(c);
+    if (o->gathers) {
+        if (has_fault(c, "stall") && (int)o->head.group >= c->fault.n)
+            hang(c);
+        else
+            (void)gather(o);
+        op_over(o);
+        return;
+    }
     if (o->from) {
         memcpy(o->p, o->from, o->head.bytes);
         op_over(o);
@@ -317,7 +430,7 @@ static void match_self(struct comm *c)
 
 static void launch(struct comm *c)
 {
-    if (c->n_ranks == 1)
+    if (c->n_ranks == 1 && !c->group[0]->gathers)
         match_self(c);
     for (int i = 0; i < c->n_group; i++) {
         pthread_mutex_lock(&c->mutex);
@@ -350,13 +463,9 @@ int ncclGroupStart(void)
     return SL_NCCL_SUCCESS;
 }
 
-int ncclGroupEnd(void);
-int ncclGroupEnd(void)
+/* What stands in grouped[] is a group now, to be launched some polls later. */
+static int end_group(void)
 {
-    if (depth == 0)
-        fake_misuse("a group ends that did not begin");
-    if (--depth > 0 || n_grouped == 0)
-        return SL_NCCL_SUCCESS;
     struct comm *c = grouped[0]->comm;
     int idle = SL_NCCL_SUCCESS;
     if (!atomic_compare_exchange_strong(&c->state, &idle, SL_NCCL_IN_PROGRESS) && idle != REMOTE_ERROR)
@@ -372,6 +481,16 @@ int ncclGroupEnd(void)
     c->polls = LAUNCH_POLLS;
     n_grouped = 0;
     return SL_NCCL_IN_PROGRESS;
+}
+
+int ncclGroupEnd(void);
+int ncclGroupEnd(void)
+{
+    if (depth == 0)
+        fake_misuse("a group ends that did not begin");
+    if (--depth > 0 || n_grouped == 0)
+        return SL_NCCL_SUCCESS;
+    return end_group();
 }
 
 static int add(bool send_it, const void *p, size_t count, int type, int peer, void *comm, void *stream)
@@ -402,6 +521,25 @@ int ncclRecv(void *p, size_t count, int type, int peer, void *comm, void *stream
     return add(false, p, count, type, peer, comm, stream);
 }
 
+/* In place only, and a group of its own. */
+int ncclAllGather(const void *own, void *parts, size_t count, int type, void *comm, void *stream);
+int ncclAllGather(const void *own, void *parts, size_t count, int type, void *comm, void *stream)
+{
+    struct comm *c = comm;
+    if (depth > 0)
+        fake_misuse("an all-gather inside of a group");
+    if (type != SL_NCCL_UINT8 || count == 0)
+        return INVALID_ARGUMENT;
+    if (!fake_is_device(parts, count * (size_t)c->n_ranks) ||
+        own != (const char *)parts + count * (size_t)c->rank)
+        fake_misuse("memory that is not the device's, or not the rank's own, was given to NCCL");
+    struct op *o = sl_xcalloc(1, sizeof *o);
+    *o = (struct op){.comm = c, .stream = stream, .p = parts, .gathers = true};
+    o->head.bytes = count;
+    grouped[n_grouped++] = o;
+    return end_group();
+}
+
 int ncclCommAbort(void *comm);
 int ncclCommAbort(void *comm)
 {
@@ -409,6 +547,10 @@ int ncclCommAbort(void *comm)
     uint64_t one = 1;
     if (write(c->abort_fd, &one, sizeof one) != sizeof one)
         fake_misuse("an abort that nobody hears");
+    pthread_mutex_lock(&c->clique->mutex);
+    c->aborted = true;
+    pthread_cond_broadcast(&c->clique->changed);
+    pthread_mutex_unlock(&c->clique->mutex);
     pthread_join(c->starter, NULL);
     if (has_fault(c, "abort_hang"))
         usleep((useconds_t)c->fault.n * 1000);
@@ -424,6 +566,7 @@ int ncclCommAbort(void *comm)
     close(c->abort_fd);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->changed);
+    leave_clique(c->clique);
     sl_free(c);
     return SL_NCCL_SUCCESS;
 }

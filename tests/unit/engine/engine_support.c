@@ -27,6 +27,7 @@ const char *const tiny_arch_names[TINY_ARCHS] = {"llama", "llama", "qwen2", "qwe
 static struct {
     enum tiny_arch arch;
     enum sl_dtype type;
+    bool shared;
     char *path;
 } models[MAX_MODELS];
 static uint32_t n_models;
@@ -45,8 +46,8 @@ static void remove_models(void)
     }
 }
 
-/* Rows of the K types are blocks of 256. */
-static struct sl_make_model shape_of(enum tiny_arch arch, enum sl_dtype type)
+/* Rows of the K types are blocks of 256. shared: also of a rank's share of columns. */
+static struct sl_make_model shape_of(enum tiny_arch arch, enum sl_dtype type, bool shared)
 {
     bool wide = type == SL_Q4_K || type == SL_Q5_K || type == SL_Q6_K;
     struct sl_make_model m = {.arch = tiny_arch_names[arch],
@@ -64,6 +65,12 @@ static struct sl_make_model shape_of(enum tiny_arch arch, enum sl_dtype type)
                               .type = type,
                               .embed_type = type,
                               .seed = 1};
+    if (shared) {
+        m.n_heads = 8;
+        m.n_kv_heads = 4;
+        m.head_dim = wide ? 64 : 16;
+        m.d_ff = wide ? 512 : 128;
+    }
     if (arch == TINY_MISTRAL || arch == TINY_GEMMA3)
         m.sliding_window = WINDOW;
     if (arch == TINY_GEMMA3)
@@ -71,12 +78,12 @@ static struct sl_make_model shape_of(enum tiny_arch arch, enum sl_dtype type)
     return m;
 }
 
-static const char *model_of(enum tiny_arch arch, enum sl_dtype type)
+static const char *model_of(enum tiny_arch arch, enum sl_dtype type, bool shared)
 {
     for (uint32_t i = 0; i < n_models; i++)
-        if (models[i].arch == arch && models[i].type == type)
+        if (models[i].arch == arch && models[i].type == type && models[i].shared == shared)
             return models[i].path;
-    struct sl_make_model m = shape_of(arch, type);
+    struct sl_make_model m = shape_of(arch, type, shared);
     struct sl_why why = {0};
     char *path = sl_test_temp_file("", 0);
     if (sl_make_model_write(&m, path, &why) != SL_OK)
@@ -86,6 +93,7 @@ static const char *model_of(enum tiny_arch arch, enum sl_dtype type)
     assert_true(n_models < MAX_MODELS);
     models[n_models].arch = arch;
     models[n_models].type = type;
+    models[n_models].shared = shared;
     models[n_models++].path = path;
     return path;
 }
@@ -93,15 +101,16 @@ static const char *model_of(enum tiny_arch arch, enum sl_dtype type)
 struct sl_engine_conf tiny_conf(const struct tiny_choice *c, uint32_t n_threads, uint32_t page_tokens,
                                 uint32_t n_pages)
 {
-    struct sl_make_model m = shape_of(c->arch, c->type);
+    struct sl_make_model m = shape_of(c->arch, c->type, c->tensor_parallel > 0);
     struct sl_kv_geometry g = {.n_layers = m.n_layers,
                                .n_kv_heads = m.n_kv_heads,
                                .page_tokens = page_tokens,
                                .head_dim = m.head_dim,
                                .dtype = c->kv};
     return (struct sl_engine_conf){
-        .model_path = model_of(c->arch, c->type),
+        .model_path = model_of(c->arch, c->type, c->tensor_parallel > 0),
         .backend = c->backend,
+        .tensor_parallel = c->tensor_parallel,
         .n_threads = n_threads,
         .kv_dtype = c->kv,
         .page_tokens = page_tokens,

@@ -18,6 +18,7 @@ struct tiny_choice {
     enum sl_dtype type; /* of all matrices */
     enum sl_dtype kv;
     const char *backend;
+    uint32_t tensor_parallel; /* 2 or 4: with heads and widths that can be cut so; 0 = off */
 };
 
 /* Chunk auto, no profile, a clock that goes on with the steps of jobs_run(), room for n_pages. The model is

@@ -41,6 +41,7 @@ static struct sl_cost_key key_of(const struct sl_engine *e, const struct sl_engi
     return (struct sl_cost_key){.model = sl_engine_model(e)->digest,
                                 .backend = sl_engine_backend(e),
                                 .n_threads = c->n_threads,
+                                .tensor_parallel = 1,
                                 .max_rows = e->max_rows,
                                 .kv_dtype = c->kv_dtype};
 }

@@ -2,6 +2,7 @@
 #include "tests/unit/model/model_rig.h"
 
 #include "common/base/mem.h"
+#include "common/model/share.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,16 +40,22 @@ void rig_open(struct rig *r, const struct rig_conf *c)
     *r = (struct rig){.conf = *c};
     must(sl_backend_find(c->backend, &r->ops, &why), &why);
     struct sl_dev_conf dc = {.n_threads = c->n_threads, .max_rows = c->max_rows, .no_graphs = c->no_graphs};
-    must(r->ops->open(&dc, &r->dev, &why), &why);
+    const struct sl_share first = {0, c->tensor_parallel ? c->tensor_parallel : 1};
+    const struct sl_dev_conf own = sl_share_dev(&first, &dc);
+    must(r->ops->open(&own, &r->dev, &why), &why);
     struct sl_model_open mo = {.path = c->path,
                                .ops = r->ops,
                                .dev = r->dev,
+                               .tensor_parallel = c->tensor_parallel,
+                               .node = &dc,
+                               .group = c->group,
                                .kv_dtype = c->kv_dtype,
                                .page_tokens = c->page_tokens,
                                .max_rows = c->max_rows};
     must(sl_model_open(&mo, &r->model, &why), &why);
     struct sl_kv_geometry g = sl_model_kv_geometry(r->model);
     must(r->ops->kv_open(r->dev, &g, c->n_pages, &r->kv, &why), &why);
+    must(sl_model_share_kv(r->model, r->kv, &why), &why);
     r->logits = sl_xcalloc((size_t)c->max_rows * sl_model_conf(r->model)->n_vocab, sizeof *r->logits);
 }
 

@@ -12,6 +12,8 @@ struct rig_conf {
     uint32_t n_threads, page_tokens, max_rows, n_pages;
     enum sl_dtype kv_dtype;
     int no_graphs;
+    uint32_t tensor_parallel;    /* 0 = 1 */
+    struct sl_rank_group *group; /* NULL = the model makes one */
 };
 
 struct rig {

@@ -147,7 +147,8 @@ static void open_as(struct rig *r, const char *path, const char *backend, uint32
                     uint32_t page_tokens, enum sl_dtype kv_dtype)
 {
     struct rig_conf c = {
-        path, backend, n_threads, page_tokens, MAX_ROWS, N_SEQ * (MAX_LEN / page_tokens + 1), kv_dtype, 0};
+        path,     backend, n_threads, page_tokens, MAX_ROWS, N_SEQ * (MAX_LEN / page_tokens + 1),
+        kv_dtype, 0,       0,         NULL};
     rig_open(r, &c);
 }
 
@@ -332,7 +333,8 @@ static void logits_of_batches_longer_than_a_slice_do_not_depend_on_the_schedule(
             continue;
         struct rig r;
         struct rig_conf c = {
-            path, backends[i], 2, 16, 4 * SL_MODEL_SLICE_ROWS, 4 * SL_MODEL_SLICE_ROWS / 16, SL_F16, 0};
+            path,   backends[i], 2, 16,  4 * SL_MODEL_SLICE_ROWS, 4 * SL_MODEL_SLICE_ROWS / 16,
+            SL_F16, 0,           0, NULL};
         rig_open(&r, &c);
         long_sequences_run(&r, UINT32_MAX, whole);
         rig_pages_poison(&r);

@@ -61,7 +61,7 @@ static struct sl_make_model tiny(const char *arch, enum sl_dtype type, enum sl_d
 static float *logits_of(const char *path, const char *backend, size_t *n)
 {
     struct rig r;
-    struct rig_conf c = {path, backend, 1, 16, N_POSITIONS, 5, SL_F16, 0};
+    struct rig_conf c = {path, backend, 1, 16, N_POSITIONS, 5, SL_F16, 0, 0, NULL};
     static const uint32_t pages[] = {4, 2, 0, 1, 3};
     int32_t tokens[N_POSITIONS];
     uint32_t out[N_POSITIONS];

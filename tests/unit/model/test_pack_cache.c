@@ -43,7 +43,8 @@ static void setup_open(struct setup *s, const char *dir)
     assert_int_equal(sl_model_file_open(path, &s->file, &why), SL_OK);
     assert_int_equal(sl_model_conf_read(s->file, &s->conf, &why), SL_OK);
     s->conf.digest = sl_model_digest(s->file, &s->conf, 1, NULL);
-    s->from = (struct sl_weights_source){.file = s->file, .conf = &s->conf, .n_threads = 2, .cache_dir = dir};
+    s->from = (struct sl_weights_source){
+        .file = s->file, .conf = &s->conf, .share = {0, 1}, .n_threads = 2, .cache_dir = dir};
 }
 
 static void setup_close(struct setup *s)

@@ -148,6 +148,10 @@ static void register_misfits_are_refused_naming_both_values(void **s)
     i.model.kv_dtype = 30;
     refused(t, &i, SL_EMISMATCH, "kv_dtype 30", "d0");
     make(&i, "d1", 2);
+    i.model.has_tensor_parallel = true;
+    i.model.tensor_parallel = 2;
+    refused(t, &i, SL_EMISMATCH, "tensor_parallel 2", "node d0 has 1");
+    make(&i, "d1", 2);
     i.model.numerics_id = 0xab;
     refused(t, &i, SL_EMISMATCH, "00000000000000ab", "0000000000000007");
     make(&i, "", 2);

@@ -1,0 +1,160 @@
+/* common/transfer/nccl_group.c - see nccl_group.h.
+ *
+ * Communicators do not block, as in nccl_pair.c: a rank looks for an error while it waits, and so hears of a device
+ * that fails instead of hanging in a call. A rank that never comes is no error of NCCL's; nobody computes then, which
+ * the node's watchdog sees. */
+#include "common/transfer/nccl_group.h"
+
+#include <sched.h>
+
+#include "common/base/mem.h"
+#include "common/transfer/nccl_load.h"
+
+struct rank {
+    void *context, *comm, *stream, *event;
+};
+
+struct nccl_group {
+    struct sl_rank_group group;
+    struct rank of[]; /* [n_ranks] */
+};
+
+static enum sl_err failed_cuda(int rc, struct sl_why *why)
+{
+    return sl_why_set(why, SL_EPEER, "CUDA said: %s", sl_cuda_text(rc));
+}
+
+static enum sl_err failed_nccl(int rc, struct sl_why *why)
+{
+    return sl_why_set(why, SL_EPEER, "NCCL said: %s", sl_nccl.ncclGetErrorString(rc));
+}
+
+static bool is_good(int rc)
+{
+    return rc == SL_NCCL_SUCCESS || rc == SL_NCCL_IN_PROGRESS;
+}
+
+/* Whether the communicator is through with its last call; an error ends the wait. */
+static enum sl_err poll_comm(const struct rank *r, bool *through, struct sl_why *why)
+{
+    int state = SL_NCCL_SUCCESS, rc = sl_nccl.ncclCommGetAsyncError(r->comm, &state);
+    if (rc != SL_NCCL_SUCCESS || !is_good(state))
+        return failed_nccl(rc != SL_NCCL_SUCCESS ? rc : state, why);
+    *through = state == SL_NCCL_SUCCESS;
+    return SL_OK;
+}
+
+static enum sl_err wait_comm(const struct rank *r, struct sl_why *why)
+{
+    bool through = false;
+    enum sl_err e = poll_comm(r, &through, why);
+    for (; e == SL_OK && !through; e = poll_comm(r, &through, why))
+        sched_yield();
+    return e;
+}
+
+static enum sl_err wait_event(const struct rank *r, struct sl_why *why)
+{
+    for (;;) {
+        bool through;
+        int rc = sl_nccl.cuEventQuery(r->event);
+        if (rc == SL_CUDA_SUCCESS)
+            return SL_OK;
+        if (rc != SL_CUDA_NOT_READY)
+            return failed_cuda(rc, why);
+        enum sl_err e = poll_comm(r, &through, why);
+        if (e != SL_OK)
+            return e;
+        sched_yield();
+    }
+}
+
+static enum sl_err all_gather(struct sl_rank_group *group, uint32_t rank, void *parts, size_t bytes,
+                              struct sl_why *why)
+{
+    const struct rank *r = &((struct nccl_group *)group)->of[rank];
+    int rc = sl_nccl.cuCtxSetCurrent(r->context);
+    if (rc != SL_CUDA_SUCCESS)
+        return failed_cuda(rc, why);
+    rc = sl_nccl.ncclAllGather((char *)parts + rank * bytes, parts, bytes, SL_NCCL_UINT8, r->comm, r->stream);
+    if (!is_good(rc))
+        return failed_nccl(rc, why);
+    enum sl_err e = wait_comm(r, why); /* only then is the stream's next thing behind it */
+    if (e != SL_OK)
+        return e;
+    rc = sl_nccl.cuEventRecord(r->event, r->stream);
+    return rc == SL_CUDA_SUCCESS ? wait_event(r, why) : failed_cuda(rc, why);
+}
+
+static void group_close(struct sl_rank_group *group)
+{
+    struct nccl_group *g = (struct nccl_group *)group;
+    for (uint32_t i = 0; i < group->n_ranks; i++) {
+        struct rank *r = &g->of[i];
+        if (r->context)
+            sl_nccl.cuCtxSetCurrent(r->context);
+        if (r->comm)
+            sl_nccl.ncclCommAbort(r->comm);
+        if (r->event)
+            sl_nccl.cuEventDestroy(r->event);
+        if (r->stream)
+            sl_nccl.cuStreamDestroy(r->stream);
+    }
+    sl_free(g);
+}
+
+static enum sl_err rank_make(struct rank *r, uint32_t rank, uint32_t n_ranks, struct sl_why *why)
+{
+    int device = 0;
+    if (sl_nccl.cuDeviceGet(&device, (int)rank) != SL_CUDA_SUCCESS)
+        return sl_why_set(why, SL_ECONFIG, "%u ranks need a CUDA device each, and there is no device %u",
+                          n_ranks, rank);
+    int rc = sl_nccl.cuDevicePrimaryCtxRetain(&r->context, device);
+    if (rc == SL_CUDA_SUCCESS)
+        rc = sl_nccl.cuCtxSetCurrent(r->context);
+    if (rc == SL_CUDA_SUCCESS)
+        rc = sl_nccl.cuStreamCreate(&r->stream, SL_CUDA_NON_BLOCKING);
+    if (rc == SL_CUDA_SUCCESS)
+        rc = sl_nccl.cuEventCreate(&r->event, SL_CUDA_NO_TIMING);
+    return rc == SL_CUDA_SUCCESS ? SL_OK : failed_cuda(rc, why);
+}
+
+/* One thread starts all communicators, so as one group: a call alone would wait for the other ranks. */
+static enum sl_err join(struct nccl_group *g, struct sl_why *why)
+{
+    struct sl_nccl_config config = {sizeof config, SL_NCCL_CONFIG_MAGIC, SL_NCCL_MIN_VERSION, 0};
+    struct sl_nccl_id id;
+    int n = (int)g->group.n_ranks, rc = sl_nccl.ncclGetUniqueId(&id);
+    if (rc != SL_NCCL_SUCCESS || (rc = sl_nccl.ncclGroupStart()) != SL_NCCL_SUCCESS)
+        return failed_nccl(rc, why);
+    for (int i = 0; i < n && is_good(rc); i++) {
+        sl_nccl.cuCtxSetCurrent(g->of[i].context);
+        rc = sl_nccl.ncclCommInitRankConfig(&g->of[i].comm, n, id, i, &config);
+    }
+    int end = sl_nccl.ncclGroupEnd(); /* also after an error: a group left open would swallow the next one */
+    if (!is_good(rc) || !is_good(end))
+        return failed_nccl(is_good(rc) ? end : rc, why);
+    enum sl_err e = SL_OK;
+    for (int i = 0; i < n && e == SL_OK; i++)
+        e = wait_comm(&g->of[i], why);
+    return e;
+}
+
+enum sl_err sl_nccl_group_open(uint32_t n_ranks, struct sl_rank_group **out, struct sl_why *why)
+{
+    enum sl_err e = sl_nccl_load(why);
+    if (e != SL_OK)
+        return e;
+    struct nccl_group *g = sl_xcalloc(1, sizeof *g + n_ranks * sizeof g->of[0]);
+    g->group = (struct sl_rank_group){n_ranks, all_gather, group_close};
+    for (uint32_t i = 0; i < n_ranks && e == SL_OK; i++)
+        e = rank_make(&g->of[i], i, n_ranks, why);
+    if (e == SL_OK)
+        e = join(g, why);
+    if (e != SL_OK) {
+        group_close(&g->group);
+        return e;
+    }
+    *out = &g->group;
+    return SL_OK;
+}
