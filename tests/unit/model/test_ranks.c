@@ -77,6 +77,17 @@ static struct sl_make_model shape(const char *arch, enum sl_dtype type, bool tie
     return m;
 }
 
+/* Positions whose logits have other bits. */
+static uint32_t other_rows(const float *a, const float *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < TOKENS; i++)
+        n += memcmp(a + (size_t)i * N_VOCAB, b + (size_t)i * N_VOCAB, N_VOCAB * sizeof(float)) != 0;
+    return n;
+}
+
+/* Values that are rounded on the way - activations to 8 bits, K and V to the pages' type - hide most of what another
+ * order of sums changes, and let through the few that round to their other neighbour. */
 static void ranks_are_near(const struct sl_make_model *m, const char *backend, enum sl_dtype kv)
 {
     const size_t n = (size_t)TOKENS * N_VOCAB, bytes = n * sizeof(float);
@@ -96,12 +107,11 @@ static void ranks_are_near(const struct sl_make_model *m, const char *backend, e
         assert_true(sl_model_weight_bytes(r.model) > weights); /* a table of tokens for each */
         run(&r, TOKENS, whole);
         double error = relative_error(whole, one, n);
-        print_message("%s %s degree %u: relative error %.1e\n", m->arch, sl_dtype_name(m->type), degree,
-                      error);
+        print_message("%s %s KV %s degree %u: relative error %.1e, %u of %u positions with other bits\n",
+                      m->arch, sl_dtype_name(m->type), sl_dtype_name(kv), degree, error,
+                      other_rows(whole, one), TOKENS);
         assert_true(error < 1e-3);
-        for (uint32_t i = 0; i < TOKENS; i++)
-            assert_memory_not_equal(whole + (size_t)i * N_VOCAB, one + (size_t)i * N_VOCAB,
-                                    N_VOCAB * sizeof(float));
+        assert_true(other_rows(whole, one) > 0);
         for (uint32_t chunk = 1; chunk < TOKENS; chunk += 22) {
             run(&r, chunk, cut);
             assert_memory_equal(whole, cut, bytes);
