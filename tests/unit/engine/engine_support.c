@@ -68,8 +68,8 @@ static struct sl_make_model shape_of(enum tiny_arch arch, enum sl_dtype type, bo
     if (shared) {
         m.n_heads = 8;
         m.n_kv_heads = 4;
-        m.head_dim = wide ? 64 : 16;
-        m.d_ff = wide ? 512 : 128;
+        m.head_dim = wide ? 64 : 32;
+        m.d_ff = wide ? 1024 : 512;
     }
     if (arch == TINY_MISTRAL || arch == TINY_GEMMA3)
         m.sliding_window = WINDOW;
