@@ -36,7 +36,7 @@ static void make_asks(struct job asks[N_JOBS])
     static const uint32_t lengths[N_JOBS] = {17, 47, 90, 128};
     unsigned long long rng = 5;
     for (uint32_t i = 0; i < N_JOBS; i++) {
-        job_init(&asks[i], &rng, lengths[i], 6);
+        job_init(&asks[i], &rng, lengths[i], 4);
         asks[i].sampling.temperature = i % 2 ? 0.8F : 0;
         asks[i].sampling.n_logprobs = 2;
         asks[i].cache = false;
@@ -47,7 +47,7 @@ static void make_asks(struct job asks[N_JOBS])
 /* Job i of a round: another chunk, split and number of drafts for each. */
 static struct job varied(const struct job *ask, uint32_t i, uint32_t round)
 {
-    static const int32_t chunks[] = {1, 16, 64, SL_CHUNK_AUTO};
+    static const int32_t chunks[] = {7, 16, 64, SL_CHUNK_AUTO};
     struct job j = *ask;
     uint32_t pages = j.n_prompt / PAGE;
     j.chunk_tokens = j.p_chunk_tokens = chunks[(i + round) % SL_COUNTOF(chunks)];
@@ -64,7 +64,8 @@ static void degree_is_equal(const struct tiny_choice *c)
 {
     struct job asks[N_JOBS], want[N_JOBS], jobs[N_JOBS], single;
     struct sl_engine *alone = engine(*c, c->tensor_parallel, 1), *one = engine(*c, 1, 1);
-    struct sl_engine *d = engine(*c, c->tensor_parallel, 2), *p = engine(*c, c->tensor_parallel, 1);
+    struct sl_engine *d = engine(*c, c->tensor_parallel, 4 / c->tensor_parallel),
+                     *p = engine(*c, c->tensor_parallel, 1);
     uint32_t moved = 0, hits = 0, other_bits = 0;
     make_asks(asks);
     assert_true(sl_engine_numerics_id(d) == sl_engine_numerics_id(alone));

@@ -86,9 +86,10 @@ static uint32_t other_rows(const float *a, const float *b)
     return n;
 }
 
-/* Values that are rounded on the way - activations to 8 bits, K and V to the pages' type - hide most of what another
- * order of sums changes, and let through the few that round to their other neighbour. */
-static void ranks_are_near(const struct sl_make_model *m, const char *backend, enum sl_dtype kv)
+/* most: of the error. In float32 throughout only the order of sums differs. Where values are rounded on the way,
+ * activations to 8 bits and K and V to the pages' type, the few that then round to their other neighbour are most of
+ * it. */
+static void ranks_are_near(const struct sl_make_model *m, const char *backend, enum sl_dtype kv, double most)
 {
     const size_t n = (size_t)TOKENS * N_VOCAB, bytes = n * sizeof(float);
     float *one = sl_xalloc(bytes), *whole = sl_xalloc(bytes), *cut = sl_xalloc(bytes);
@@ -110,7 +111,7 @@ static void ranks_are_near(const struct sl_make_model *m, const char *backend, e
         print_message("%s %s KV %s degree %u: relative error %.1e, %u of %u positions with other bits\n",
                       m->arch, sl_dtype_name(m->type), sl_dtype_name(kv), degree, error,
                       other_rows(whole, one), TOKENS);
-        assert_true(error < 1e-3);
+        assert_true(error < most);
         assert_true(other_rows(whole, one) > 0);
         for (uint32_t chunk = 1; chunk < TOKENS; chunk += 22) {
             run(&r, chunk, cut);
@@ -128,15 +129,17 @@ static void ranks_are_near(const struct sl_make_model *m, const char *backend, e
 static void logits_of_ranks_are_near_those_of_one_and_equal_in_any_batch(void **state)
 {
     (void)state;
+    static const char *const archs[] = {"llama", "qwen2", "qwen3", "gemma3"};
     struct sl_make_model m = shape("llama", SL_F32, false);
-    ranks_are_near(&m, "reference", SL_F32);
-    ranks_are_near(&m, "auto", SL_F32);
+    ranks_are_near(&m, "reference", SL_F32, 1e-5);
+    for (size_t i = 0; i < SL_COUNTOF(archs); i++) {
+        m = shape(archs[i], SL_F32, i % 2);
+        ranks_are_near(&m, "auto", SL_F32, 1e-5);
+    }
     m = shape("llama", SL_Q4_1, true);
-    ranks_are_near(&m, "auto", SL_BF16);
+    ranks_are_near(&m, "auto", SL_BF16, 1e-3);
     m = shape("qwen2", SL_F16, true);
-    ranks_are_near(&m, "portable", SL_Q8);
-    m = shape("gemma3", SL_Q8_0, true);
-    ranks_are_near(&m, "auto", SL_F16);
+    ranks_are_near(&m, "portable", SL_Q8, 1e-3);
 }
 
 /* ---- groups ---- */
