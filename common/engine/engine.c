@@ -142,8 +142,7 @@ free_engine:
 
 static void free_list(struct sl_list *list)
 {
-    SL_LIST_FOREACH_SAFE(pos, next, list)
-    {
+    SL_LIST_FOREACH_SAFE (pos, next, list) {
         sl_seq_free(SL_CONTAINER_OF(pos, struct sl_seq, link));
     }
 }
@@ -307,10 +306,9 @@ void sl_engine_stats(const struct sl_engine *e, struct sl_engine_stats *out)
     out->cached_pages = sl_kv_prefix_cached_pages(e->prefix);
     out->waiting = e->n_waiting;
     out->running = e->n_running;
-    SL_LIST_FOREACH(pos, &e->waiting)
-    out->queued_prompt_tokens += sl_seq_goal(SL_CONTAINER_OF(pos, struct sl_seq, link));
-    SL_LIST_FOREACH(pos, &e->running)
-    {
+    SL_LIST_FOREACH (pos, &e->waiting)
+        out->queued_prompt_tokens += sl_seq_goal(SL_CONTAINER_OF(pos, struct sl_seq, link));
+    SL_LIST_FOREACH (pos, &e->running) {
         const struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
         if (s->state == SL_SEQ_PREFILL)
             out->queued_prompt_tokens += sl_seq_goal(s) - s->computed;
@@ -328,15 +326,13 @@ struct sl_seq *sl_engine_blocking(const struct sl_engine *e)
 {
     bool work_waits = false;
     struct sl_seq *youngest = NULL;
-    SL_LIST_FOREACH(pos, &e->waiting)
-    {
+    SL_LIST_FOREACH (pos, &e->waiting) {
         const struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
         work_waits |= s->granted && !s->decode;
     }
     if (e->in_flight || !work_waits)
         return NULL;
-    SL_LIST_FOREACH(pos, &e->running)
-    {
+    SL_LIST_FOREACH (pos, &e->running) {
         struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
         if (s->state != SL_SEQ_REMOTE)
             return NULL;
@@ -353,8 +349,7 @@ size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t 
 
 static void count_holders(const struct sl_list *list, uint32_t *holders)
 {
-    SL_LIST_FOREACH(pos, list)
-    {
+    SL_LIST_FOREACH (pos, list) {
         const struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
         for (uint32_t i = 0; i < s->n_pages; i++)
             holders[s->pages[i]]++;

@@ -30,8 +30,7 @@ static struct sl_seq *seq_at(struct sl_list *pos)
 static uint32_t gather_decode(struct sl_engine *e, bool *preempted)
 {
     uint32_t n = 0, kept = 0;
-    SL_LIST_FOREACH(pos, &e->running)
-    {
+    SL_LIST_FOREACH (pos, &e->running) {
         struct sl_seq *s = seq_at(pos);
         if (s->state != SL_SEQ_DECODE)
             continue;
@@ -74,8 +73,7 @@ static uint32_t expect(const struct sl_engine *e, const struct sl_seq *s)
 static bool peak_fits(struct sl_engine *e, const struct sl_seq *s, uint32_t need)
 {
     uint32_t n = 0, own = 0, total = sl_kv_pool_total_pages(e->pool);
-    SL_LIST_FOREACH(pos, &e->running)
-    {
+    SL_LIST_FOREACH (pos, &e->running) {
         const struct sl_seq *r = seq_at(pos);
         uint32_t pages = r->n_pages - r->hit / e->page_tokens;
         own += pages;
@@ -168,8 +166,7 @@ static void admit_all(struct sl_engine *e, uint64_t now_us)
         ungranted_left = e->ungranted_pages - held;
     while (e->n_running < e->max_sequences) {
         struct sl_seq *first = NULL;
-        SL_LIST_FOREACH(pos, &e->waiting)
-        {
+        SL_LIST_FOREACH (pos, &e->waiting) {
             struct sl_seq *s = seq_at(pos);
             if (s->preempted_now || (!s->granted && sl_pages_of(e, sl_seq_goal(s)) > ungranted_left))
                 continue;
@@ -182,8 +179,8 @@ static void admit_all(struct sl_engine *e, uint64_t now_us)
             ungranted_left -= first->n_pages;
         admit(e, first);
     }
-    SL_LIST_FOREACH(pos, &e->waiting)
-    seq_at(pos)->preempted_now = false;
+    SL_LIST_FOREACH (pos, &e->waiting)
+        seq_at(pos)->preempted_now = false;
 }
 
 /* ---- plan ---- */
@@ -196,8 +193,7 @@ static bool has_twin(const struct sl_engine *e, const struct sl_seq *s)
     uint32_t next = s->computed / e->page_tokens + TWIN_PAGES - 1;
     if (next >= s->n_hashes)
         return false;
-    SL_LIST_FOREACH(pos, &e->running)
-    {
+    SL_LIST_FOREACH (pos, &e->running) {
         const struct sl_seq *t = seq_at(pos);
         if (t != s && t->state == SL_SEQ_PREFILL && t->order < s->order && t->granted >= s->granted &&
             t->priority <= s->priority && t->use_prefix_cache && t->n_hashes > next &&
@@ -210,8 +206,7 @@ static bool has_twin(const struct sl_engine *e, const struct sl_seq *s)
 static uint32_t gather_prompts(struct sl_engine *e)
 {
     uint32_t n = 0;
-    SL_LIST_FOREACH_SAFE(pos, next, &e->running)
-    {
+    SL_LIST_FOREACH_SAFE (pos, next, &e->running) {
         struct sl_seq *s = seq_at(pos);
         if (s->state != SL_SEQ_PREFILL)
             continue;
@@ -294,8 +289,8 @@ static void plan(struct sl_engine *e, uint64_t now_us)
     if (!preempted)
         admit_all(e, now_us);
     else
-        SL_LIST_FOREACH(pos, &e->waiting)
-    seq_at(pos)->preempted_now = false;
+        SL_LIST_FOREACH (pos, &e->waiting)
+            seq_at(pos)->preempted_now = false;
 
     uint32_t n_prompts = gather_prompts(e);
     sl_plan_pace_step(&e->pace, &e->cost, n_prompts > 0);

@@ -91,10 +91,9 @@ static struct sl_preempt_seq victim_of(const struct sl_seq *s)
 static uint32_t gather_victims(struct sl_engine *e)
 {
     uint32_t n = 0;
-    SL_LIST_FOREACH(pos, &e->running)
-    e->victim_seqs[n++] = SL_CONTAINER_OF(pos, struct sl_seq, link);
-    SL_LIST_FOREACH(pos, &e->done)
-    {
+    SL_LIST_FOREACH (pos, &e->running)
+        e->victim_seqs[n++] = SL_CONTAINER_OF(pos, struct sl_seq, link);
+    SL_LIST_FOREACH (pos, &e->done) {
         struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
         if (s->state == SL_SEQ_IDLE && !s->granted)
             e->victim_seqs[n++] = s;
@@ -147,8 +146,7 @@ uint32_t sl_engine_ungranted_gain(struct sl_engine *e)
 static uint32_t ungranted_in(const struct sl_list *list)
 {
     uint32_t n = 0;
-    SL_LIST_FOREACH(pos, list)
-    {
+    SL_LIST_FOREACH (pos, list) {
         const struct sl_seq *s = SL_CONTAINER_OF(pos, struct sl_seq, link);
         if (!s->granted)
             n += s->n_pages;

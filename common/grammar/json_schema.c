@@ -293,8 +293,9 @@ static bool is_required(const json_t *schema, const char *name)
 {
     const json_t *list = json_object_get(schema, "required"), *one;
     size_t i;
-    json_array_foreach((json_t *)list, i,
-                       one) if (json_is_string(one) && strcmp(json_string_value(one), name) == 0) return true;
+    json_array_foreach ((json_t *)list, i, one)
+        if (json_is_string(one) && strcmp(json_string_value(one), name) == 0)
+            return true;
     return false;
 }
 
@@ -323,8 +324,7 @@ static void write_members(struct writer *w, const json_t *schema, const json_t *
         for (int some = 0; some < 2; some++)
             at[k][some] = sl_write_label(&w->out);
     sl_write_jump(&w->out, at[0][0]);
-    json_object_foreach((json_t *)properties, name, value)
-    {
+    json_object_foreach ((json_t *)properties, name, value) {
         sl_label rule = rule_of(w, value, "properties", name);
         for (int some = 0; some < 2; some++) {
             sl_write_place(&w->out, at[i][some]);
@@ -369,8 +369,7 @@ static void check_required(struct writer *w, const json_t *schema, const json_t 
     size_t i;
     if (list && !json_is_array(list))
         refuse(w, SL_EINVAL, "required", "expected a list of names");
-    json_array_foreach((json_t *)list, i, one)
-    {
+    json_array_foreach ((json_t *)list, i, one) {
         if (!json_is_string(one))
             refuse(w, SL_EINVAL, "required", "expected a list of names");
         else if (!json_object_get(properties, json_string_value(one)))
@@ -420,8 +419,7 @@ static void write_values(struct writer *w, const json_t *list)
     struct sl_write_alt a = {0};
     size_t i;
     json_t *value;
-    json_array_foreach((json_t *)list, i, value)
-    {
+    json_array_foreach ((json_t *)list, i, value) {
         size_t n = json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
         char *s = sl_xalloc(n + 1);
         (void)json_dumpb(value, s, n, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -468,8 +466,7 @@ static void write_types(struct writer *w, const json_t *schema, const json_t *ty
 {
     size_t i;
     json_t *type;
-    json_array_foreach((json_t *)types, i, type)
-    {
+    json_array_foreach ((json_t *)types, i, type) {
         sl_label next = sl_write_label(&w->out), first = sl_write_label(&w->out);
         if (i + 1 < json_array_size(types))
             sl_write_split(&w->out, first, next);
@@ -492,8 +489,7 @@ static void write_any_of(struct writer *w, const json_t *list, const char *name)
     }
     if (json_array_size(list) > SL_SCHEMA_MAX_CHOICES)
         refuse(w, SL_EUNSUPPORTED, name, "more than 32 schemas are not kept to here");
-    json_array_foreach((json_t *)list, i, one)
-    {
+    json_array_foreach ((json_t *)list, i, one) {
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
         sl_write_alt_next(&w->out, &a, i + 1 == json_array_size(list));
@@ -565,8 +561,7 @@ static const char *check_words(struct writer *w, const json_t *schema)
     const char *name, *shape = NULL;
     json_t *value;
     bool belongs = false;
-    json_object_foreach((json_t *)schema, name, value)
-    {
+    json_object_foreach ((json_t *)schema, name, value) {
         const struct keyword *k = NULL;
         for (size_t i = 0; i < SL_COUNTOF(keywords); i++)
             if (strcmp(keywords[i].name, name) == 0)

@@ -70,8 +70,7 @@ void sl_kv_prefix_free(struct sl_kv_prefix *c)
 {
     if (!c)
         return;
-    SL_LIST_FOREACH_SAFE(pos, next, &c->newest)
-    {
+    SL_LIST_FOREACH_SAFE (pos, next, &c->newest) {
         struct node *n = SL_CONTAINER_OF(pos, struct node, newest);
         sl_kv_pool_unref(c->pool, (uint32_t)(n - c->nodes));
     }

@@ -68,7 +68,7 @@ enum sl_err sl_ranks_start(uint32_t n_ranks, struct sl_ranks **out)
     struct sl_ranks *r = sl_xcalloc(1, sizeof *r + n_ranks * sizeof r->of[0]);
     r->n_ranks = n_ranks;
     for (uint32_t i = 1; i < n_ranks; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "sl-rank-%u", i);
         r->of[i].ranks = r;
         r->of[i].rank = i;

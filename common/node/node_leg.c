@@ -35,8 +35,7 @@ static void retry_cancels(void *arg)
 {
     struct sl_node *n = arg;
     bool owed = false;
-    SL_LIST_FOREACH_SAFE(p, next, &n->legs.active)
-    {
+    SL_LIST_FOREACH_SAFE (p, next, &n->legs.active) {
         struct sl_leg *l = SL_CONTAINER_OF(p, struct sl_leg, link);
         if (l->cancel_owed && l->xfer == SL_LEG_XFER_OPEN)
             l->cancel_owed = l->duty->cancel_xfer(l, l->why) == SL_EAGAIN;
@@ -99,8 +98,7 @@ static void leg_free(struct sl_leg *l)
 
 static void list_free(struct sl_list *list)
 {
-    SL_LIST_FOREACH_SAFE(p, next, list)
-    {
+    SL_LIST_FOREACH_SAFE (p, next, list) {
         sl_list_remove(p);
         leg_free(SL_CONTAINER_OF(p, struct sl_leg, link));
     }
@@ -119,8 +117,7 @@ void sl_legs_fini(struct sl_node *n)
     struct sl_legs *t = &n->legs;
     if (!t->by_request)
         return;
-    SL_LIST_FOREACH(p, &t->active)
-    {
+    SL_LIST_FOREACH (p, &t->active) {
         struct sl_leg *l = SL_CONTAINER_OF(p, struct sl_leg, link);
         if (l->seq)
             sl_engine_seq_close(n->engine, l->seq);
@@ -494,8 +491,7 @@ void sl_legs_reap(struct sl_node *n, uint64_t now_ms)
 void sl_legs_end(struct sl_node *n, uint64_t router_boot_id, bool every, Sluice__DoneReason reason,
                  enum sl_err code, const char *why)
 {
-    SL_LIST_FOREACH_SAFE(p, next, &n->legs.active)
-    {
+    SL_LIST_FOREACH_SAFE (p, next, &n->legs.active) {
         struct sl_leg *l = SL_CONTAINER_OF(p, struct sl_leg, link);
         if (every || l->router_boot_id == router_boot_id)
             sl_leg_end(l, reason, code, why);

@@ -268,8 +268,7 @@ static size_t fill_sequences(struct sl_node *n, struct sl_arena *a, Sluice__Sequ
     size_t i = 0;
     if (!m || !p)
         return 0;
-    SL_LIST_FOREACH(at, &n->legs.active)
-    {
+    SL_LIST_FOREACH (at, &n->legs.active) {
         const struct sl_leg *l = SL_CONTAINER_OF(at, struct sl_leg, link);
         Sluice__SequenceInfo *s = p[i] = &m[i];
         sluice__sequence_info__init(s);

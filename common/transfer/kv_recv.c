@@ -105,8 +105,7 @@ static void grant(struct sl_recv *r)
 /* Who says it is part of it: until D's engine comes, nobody knows which node is this request's P. */
 static struct sl_early *find_early(struct sl_xfer *x, const struct sl_xfer_key *k, const char *from)
 {
-    SL_LIST_FOREACH(n, &x->earlies)
-    {
+    SL_LIST_FOREACH (n, &x->earlies) {
         struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
         if (memcmp(&e->key, k, sizeof *k) == 0 && strcmp(e->from, from) == 0)
             return e;
@@ -445,8 +444,7 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
 void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, bool was_here, const char *why)
 {
     bool lost = was_here && !sl_peer_is_here(x, &p->ref);
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->recvs) {
         struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
         if (r->peer == p) {
             r->peer = NULL;
@@ -455,8 +453,7 @@ void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, bool was_here, cons
             give_up(x, r, SL_EPEER, why);
         }
     }
-    SL_LIST_FOREACH(n, &x->earlies)
-    {
+    SL_LIST_FOREACH (n, &x->earlies) {
         struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
         if (e->peer == p)
             e->peer = NULL;
@@ -465,8 +462,7 @@ void sl_recv_peer_gone(struct sl_xfer *x, struct sl_peer *p, bool was_here, cons
 
 void sl_recv_peer_refused(struct sl_xfer *x, const struct sl_peer *p, const char *why)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->recvs) {
         struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
         if (r->state == SL_RECV_WAIT && sl_peer_is(p, r->from.name, r->from.boot_id))
             close_session(x, r, SL_EPEER, why);
@@ -485,8 +481,7 @@ static bool waits_in_vain(struct sl_xfer *x, struct sl_recv *r, uint64_t now)
 
 void sl_recv_tick(struct sl_xfer *x, uint64_t now)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->recvs) {
         struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
         if (r->state == SL_RECV_CLOSING) {
             /* A receive that does not end: force-closing the connection is the only cancel. */
@@ -498,8 +493,7 @@ void sl_recv_tick(struct sl_xfer *x, uint64_t now)
             give_up(x, r, SL_EPEER, "the prefill node did not announce its pages in time");
         }
     }
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->earlies)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->earlies) {
         struct sl_early *e = SL_CONTAINER_OF(n, struct sl_early, node);
         if (sl_xfer_due(x, e->until_ms, now))
             drop_early(x, e);
@@ -508,8 +502,7 @@ void sl_recv_tick(struct sl_xfer *x, uint64_t now)
 
 void sl_recv_give_up_all(struct sl_xfer *x, const char *why)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->recvs) {
         struct sl_recv *r = SL_CONTAINER_OF(n, struct sl_recv, node);
         if (r->state == SL_RECV_CLOSING)
             continue;
@@ -520,8 +513,8 @@ void sl_recv_give_up_all(struct sl_xfer *x, const char *why)
 
 void sl_recv_free_all(struct sl_xfer *x)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->recvs)
-    destroy(x, SL_CONTAINER_OF(n, struct sl_recv, node));
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->earlies)
-    drop_early(x, SL_CONTAINER_OF(n, struct sl_early, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->recvs)
+        destroy(x, SL_CONTAINER_OF(n, struct sl_recv, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->earlies)
+        drop_early(x, SL_CONTAINER_OF(n, struct sl_early, node));
 }

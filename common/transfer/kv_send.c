@@ -298,18 +298,18 @@ void sl_send_pump(struct sl_xfer *x)
 {
     uint64_t budget = SL_XFER_MAX_INFLIGHT;
     /* Oldest first: the request that waits longest gets the wire. */
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    if (!pump(x, SL_CONTAINER_OF(n, struct sl_send, node), &budget)) {
-        x->pump_wanted = true;
-        return;
-    }
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->sends)
+        if (!pump(x, SL_CONTAINER_OF(n, struct sl_send, node), &budget)) {
+            x->pump_wanted = true;
+            return;
+        }
 }
 
 bool sl_send_idle(const struct sl_xfer *x, const struct sl_peer *p)
 {
-    SL_LIST_FOREACH(n, &x->sends)
-    if (SL_CONTAINER_OF(n, struct sl_send, node)->peer == p)
-        return false;
+    SL_LIST_FOREACH (n, &x->sends)
+        if (SL_CONTAINER_OF(n, struct sl_send, node)->peer == p)
+            return false;
     return true;
 }
 
@@ -460,8 +460,7 @@ void sl_send_departed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err 
 
 void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->sends) {
         struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
         if (s->peer == p && s->state == SL_SEND_CONNECT)
             announce(x, s);
@@ -470,8 +469,7 @@ void sl_send_peer_up(struct sl_xfer *x, struct sl_peer *p)
 
 void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, const char *why)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->sends) {
         struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
         if (s->peer != p)
             continue;
@@ -482,8 +480,7 @@ void sl_send_peer_gone(struct sl_xfer *x, struct sl_peer *p, enum sl_err e, cons
 
 void sl_send_tick(struct sl_xfer *x, uint64_t now)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->sends) {
         struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
         if (s->state == SL_SEND_CLOSING) {
             /* Payloads that do not leave: force-closing the connection is the only cancel. */
@@ -500,8 +497,7 @@ void sl_send_tick(struct sl_xfer *x, uint64_t now)
 
 void sl_send_give_up_all(struct sl_xfer *x, const char *why)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->sends) {
         struct sl_send *s = SL_CONTAINER_OF(n, struct sl_send, node);
         if (s->state == SL_SEND_CLOSING || s->silent)
             continue;
@@ -513,6 +509,6 @@ void sl_send_give_up_all(struct sl_xfer *x, const char *why)
 
 void sl_send_free_all(struct sl_xfer *x)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->sends)
-    destroy(x, SL_CONTAINER_OF(n, struct sl_send, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->sends)
+        destroy(x, SL_CONTAINER_OF(n, struct sl_send, node));
 }

@@ -138,28 +138,26 @@ static void loop_close(struct sl_link *l)
     for (size_t i = 0; i < MAX_LINKS; i++)
         if (links[i] == l)
             links[i] = NULL;
-    SL_LIST_FOREACH(n, &l->conns)
-    part(SL_CONTAINER_OF(n, struct sl_conn, node));
-    SL_LIST_FOREACH(n, &l->inbox)
-    {
+    SL_LIST_FOREACH (n, &l->conns)
+        part(SL_CONTAINER_OF(n, struct sl_conn, node));
+    SL_LIST_FOREACH (n, &l->inbox) {
         struct item *it = SL_CONTAINER_OF(n, struct item, node);
         if (it->kind == ITEM_ACCEPT)
             part(it->conn);
     }
     pthread_mutex_unlock(&mutex);
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->inbox)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->inbox) {
         struct item *it = SL_CONTAINER_OF(n, struct item, node);
         if (it->kind == ITEM_ACCEPT)
             sl_free(it->conn); /* it never came into conns */
         item_free(it);
     }
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->held)
-    item_free(SL_CONTAINER_OF(n, struct item, node));
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
-    sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->dead_conns)
-    sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->held)
+        item_free(SL_CONTAINER_OF(n, struct item, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->conns)
+        sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->dead_conns)
+        sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
     close(l->efd);
     sl_free(l);
 }
@@ -270,8 +268,7 @@ static void loop_disconnect(struct sl_conn *c)
 /* Payloads held for c, or for all when c is NULL, may land now. Under the mutex. */
 static void release(struct sl_link *l, const struct sl_conn *c)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->held)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->held) {
         struct item *it = SL_CONTAINER_OF(n, struct item, node);
         if (c && it->conn != c)
             continue;

@@ -95,7 +95,7 @@ static uint32_t get_u32(const unsigned char *p)
 /* Ends the connection for a reason of this file. */
 static void give_up(struct sl_conn *c, const char *why)
 {
-    snprintf(c->why, sizeof c->why, "%s", why);
+    snprintf(c->why, sizeof c->why, "%.*s", (int)sizeof c->why - 1, why);
     c->dead = true;
     BESIDE->disconnect(c->beside);
 }
@@ -423,8 +423,7 @@ static bool nccl_progress(struct sl_link *l)
     if (read(l->timer, &ticks, sizeof ticks) < 0) {
         /* it has not come: what is under way is looked at all the same */
     }
-    SL_LIST_FOREACH(n, &l->conns)
-    {
+    SL_LIST_FOREACH (n, &l->conns) {
         struct sl_conn *c = SL_CONTAINER_OF(n, struct sl_conn, node);
         struct sl_why why = {0};
         if (c->dead || !c->pair)
@@ -444,21 +443,19 @@ static void nccl_close(struct sl_link *l)
 {
     if (!l)
         return;
-    SL_LIST_FOREACH(n, &l->conns)
-    {
+    SL_LIST_FOREACH (n, &l->conns) {
         struct sl_conn *c = SL_CONTAINER_OF(n, struct sl_conn, node);
         sl_nccl_pair_close(c->pair);
         c->pair = NULL;
     }
     if (l->beside)
         BESIDE->close(l->beside); /* no callbacks: the connections here are left */
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->conns) {
         struct sl_conn *c = SL_CONTAINER_OF(n, struct sl_conn, node);
         struct sl_list *lists[] = {&c->queued, &c->moving};
         for (size_t i = 0; i < SL_COUNTOF(lists); i++)
-            SL_LIST_FOREACH_SAFE(m, next, lists[i])
-        sl_free(SL_CONTAINER_OF(m, struct payload, node));
+            SL_LIST_FOREACH_SAFE (m, next, lists[i])
+                sl_free(SL_CONTAINER_OF(m, struct payload, node));
         sl_free(c);
     }
     sl_nccl_pair_reap(REAP_MS);

@@ -301,8 +301,7 @@ static void ucx_disconnect(struct sl_conn *c)
 static bool reap(struct sl_link *l)
 {
     bool any = false;
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->conns) {
         struct sl_conn *c = SL_CONTAINER_OF(n, struct sl_conn, node);
         if (!c->failed)
             continue;
@@ -359,8 +358,8 @@ static void ucx_close(struct sl_link *l)
     if (l->listener)
         sl_ucx.listener_destroy(l->listener);
     if (l->worker) {
-        SL_LIST_FOREACH(n, &l->conns)
-        SL_CONTAINER_OF(n, struct sl_conn, node)->failed = true;
+        SL_LIST_FOREACH (n, &l->conns)
+            SL_CONTAINER_OF(n, struct sl_conn, node)->failed = true;
         for (uint64_t end = sl_now_ms() + CLOSE_MS; !sl_list_empty(&l->conns) && sl_now_ms() < end;) {
             sl_ucx.worker_progress(l->worker);
             reap(l);
@@ -369,8 +368,8 @@ static void ucx_close(struct sl_link *l)
             sl_ucx.mem_unmap(l->context, l->pool_mem);
         sl_ucx.worker_destroy(l->worker);
     }
-    SL_LIST_FOREACH_SAFE(n, tmp, &l->conns)
-    sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &l->conns)
+        sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
     if (l->context)
         sl_ucx.cleanup(l->context);
     sl_hashmap_free(l->by_ep);

@@ -103,8 +103,8 @@ void sl_nccl_pair_close(struct sl_nccl_pair *p)
         return;
     if (p->copies)
         sl_nccl.cuStreamSynchronize(p->copies);
-    SL_LIST_FOREACH_SAFE(n, tmp, &p->told)
-    sl_free(SL_CONTAINER_OF(n, struct told, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &p->told)
+        sl_free(SL_CONTAINER_OF(n, struct told, node));
     atomic_fetch_add(&n_reaping, 1);
     if (sl_thread_start(&t, "sl-nccl-abort", reap, p) == SL_OK) {
         pthread_detach(t.handle);

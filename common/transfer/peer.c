@@ -77,8 +77,7 @@ void sl_peer_free(struct sl_peer *p)
 {
     struct sl_xfer *x = p->x;
     sl_count_add(&x->gone, &p->count);
-    SL_LIST_FOREACH(n, &x->flights)
-    {
+    SL_LIST_FOREACH (n, &x->flights) {
         struct sl_flight *f = SL_CONTAINER_OF(n, struct sl_flight, node);
         if (f->peer == p)
             f->peer = NULL;
@@ -123,8 +122,7 @@ bool sl_peer_is(const struct sl_peer *p, const char *name, uint64_t boot_id)
 
 bool sl_peer_is_here(const struct sl_xfer *x, const struct sl_xfer_peer *who)
 {
-    SL_LIST_FOREACH(n, &x->peers)
-    {
+    SL_LIST_FOREACH (n, &x->peers) {
         const struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         if (!p->dialled && p->state == SL_PEER_UP && sl_peer_is(p, who->name, who->boot_id))
             return true;
@@ -146,8 +144,7 @@ static void inherit(struct sl_peer *p, struct sl_peer *old)
 
 static void free_one_closed(struct sl_xfer *x)
 {
-    SL_LIST_FOREACH(n, &x->peers)
-    {
+    SL_LIST_FOREACH (n, &x->peers) {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         if (p->state == SL_PEER_CLOSED) {
             sl_peer_free(p);
@@ -160,8 +157,7 @@ struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, s
 {
     struct sl_conn *c;
     uint64_t now = sl_now_ms();
-    SL_LIST_FOREACH(n, &x->peers)
-    {
+    SL_LIST_FOREACH (n, &x->peers) {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         if (!p->dialled || !sl_peer_is(p, to->name, to->boot_id) || strcmp(p->ref.address, to->address) != 0)
             continue;
@@ -182,8 +178,7 @@ struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, s
         return NULL;
     struct sl_peer *p = peer_new(x, c, true);
     p->ref = *to;
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->peers) {
         struct sl_peer *old = SL_CONTAINER_OF(n, struct sl_peer, node);
         if (old == p || !old->dialled || old->state != SL_PEER_CLOSED || strcmp(old->ref.name, to->name) != 0)
             continue;
@@ -198,8 +193,7 @@ struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, s
  * with on_closed, and they are not dialled again. Only now, as a late message may name an old boot id. */
 static void fence_others(struct sl_peer *p)
 {
-    SL_LIST_FOREACH_SAFE(n, tmp, &p->x->peers)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &p->x->peers) {
         struct sl_peer *old = SL_CONTAINER_OF(n, struct sl_peer, node);
         if (old == p || old->dialled != p->dialled || strcmp(old->ref.name, p->ref.name) != 0)
             continue;
@@ -620,8 +614,7 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now, uint64_t late)
 
 void sl_peers_retest(struct sl_xfer *x)
 {
-    SL_LIST_FOREACH(n, &x->peers)
-    {
+    SL_LIST_FOREACH (n, &x->peers) {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         if (!p->dialled)
             continue;

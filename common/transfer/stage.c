@@ -76,8 +76,7 @@ void sl_stage_stop(struct sl_xfer *x)
     struct sl_stage *st = x->stage;
     if (!st)
         return;
-    SL_LIST_FOREACH_SAFE(n, tmp, &st->moving)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &st->moving) {
         st->ops->wait(st->mover, SL_CONTAINER_OF(n, struct sl_staged, node)->ticket);
         sl_list_remove(n);
     }
@@ -310,8 +309,8 @@ bool sl_stage_step(struct sl_xfer *x)
         any = true;
     }
     /* All of them: slots that the first waits for may be a later one's, which has landed in them. */
-    SL_LIST_FOREACH_SAFE(n, tmp, &st->landed)
-    any |= place(x, SL_CONTAINER_OF(n, struct sl_staged, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &st->landed)
+        any |= place(x, SL_CONTAINER_OF(n, struct sl_staged, node));
     set_ticking(st, st->n_moving > 0);
     return any;
 }

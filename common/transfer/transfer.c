@@ -243,8 +243,7 @@ static void update_reports(struct sl_xfer *x)
     pthread_mutex_lock(&x->report_mutex);
     x->n_reports = 0;
     x->totals = x->gone;
-    SL_LIST_FOREACH(n, &x->peers)
-    {
+    SL_LIST_FOREACH (n, &x->peers) {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         sl_count_add(&x->totals, &p->count);
         if (p->dialled && !p->fenced && x->n_reports < SL_XFER_MAX_PEERS)
@@ -274,8 +273,8 @@ static void on_tick(void *arg)
     struct sl_xfer *x = arg;
     uint64_t now = sl_now_ms(), late = sl_timer_late_ms(x->tick), wait = SL_XFER_TICK_MS;
     x->next_due_ms = now + SL_XFER_IDLE_MS;
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
-    sl_peer_tick(SL_CONTAINER_OF(n, struct sl_peer, node), now, late);
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->peers)
+        sl_peer_tick(SL_CONTAINER_OF(n, struct sl_peer, node), now, late);
     judge_progress(x, now, late);
     sl_send_tick(x, now);
     sl_recv_tick(x, now);
@@ -319,8 +318,7 @@ static void say_bye(struct sl_xfer *x)
 {
     struct sl_kv_header bye = {.type = SL_KV_BYE};
     bool any = false;
-    SL_LIST_FOREACH(n, &x->peers)
-    {
+    SL_LIST_FOREACH (n, &x->peers) {
         struct sl_peer *p = SL_CONTAINER_OF(n, struct sl_peer, node);
         /* a peer that cannot be told sees the closed connection */
         if (p->conn && p->state == SL_PEER_UP)
@@ -378,13 +376,12 @@ static void free_all(struct sl_xfer *x)
         cmd_free(c);
     sl_send_free_all(x);
     sl_recv_free_all(x);
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->peers)
-    sl_peer_free(SL_CONTAINER_OF(n, struct sl_peer, node));
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->flights)
-    sl_flight_free(x, SL_CONTAINER_OF(n, struct sl_flight, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->peers)
+        sl_peer_free(SL_CONTAINER_OF(n, struct sl_peer, node));
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->flights)
+        sl_flight_free(x, SL_CONTAINER_OF(n, struct sl_flight, node));
     sl_stage_close(x);
-    SL_LIST_FOREACH_SAFE(n, tmp, &x->backlog)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &x->backlog) {
         struct backlog_event *b = SL_CONTAINER_OF(n, struct backlog_event, node);
         sl_free(b->ev);
         sl_free(b);

@@ -207,16 +207,14 @@ static void on_tick(void *arg)
     uint64_t now = sl_now_ms();
     pthread_mutex_lock(&c->lock);
     c->ticking = false;
-    SL_LIST_FOREACH_SAFE(l, next, &c->undelivered)
-    {
+    SL_LIST_FOREACH_SAFE (l, next, &c->undelivered) {
         struct call *k = SL_CONTAINER_OF(l, struct call, link);
         if (c->closing || sl_queue_push(c->queue, k->answer) != SL_OK)
             break;
         sl_list_remove(&k->link);
         call_free(k);
     }
-    SL_LIST_FOREACH_SAFE(l, next, &c->waiting)
-    {
+    SL_LIST_FOREACH_SAFE (l, next, &c->waiting) {
         struct call *k = SL_CONTAINER_OF(l, struct call, link);
         if (c->closing || k->deadline_ms > now)
             continue;
@@ -228,8 +226,7 @@ static void on_tick(void *arg)
     pthread_mutex_unlock(&c->lock);
     if (tick)
         nng_sleep_aio(TICK_MS, c->tick);
-    SL_LIST_FOREACH_SAFE(l, next, &late)
-    {
+    SL_LIST_FOREACH_SAFE (l, next, &late) {
         sl_list_remove(l);
         deliver(c, SL_CONTAINER_OF(l, struct call, link), SL_EPEER, NULL);
     }
@@ -297,8 +294,7 @@ static void end_call(struct sl_wire_client *c, struct call *k)
 
 static void end_calls(struct sl_wire_client *c, struct sl_list *list)
 {
-    SL_LIST_FOREACH_SAFE(l, next, list)
-    {
+    SL_LIST_FOREACH_SAFE (l, next, list) {
         sl_list_remove(l);
         end_call(c, SL_CONTAINER_OF(l, struct call, link));
     }

@@ -227,9 +227,11 @@ INLINE void sum_tile(enum sl_dtype type, uint32_t rows, const struct sl_segment 
         for (uint32_t i = 0; i < f.codes + f.scales; i += 64)
             _mm_prefetch(block + PREFETCH_AHEAD + i, _MM_HINT_T0);
         struct halves wide[TILE];
-        UNROLL
-        for (uint32_t r = 0; f.code_bits == 8 && r < rows; r++)
-            widen(q + r, &wide[r]);
+        if (f.code_bits == 8) {
+            UNROLL
+            for (uint32_t r = 0; r < rows; r++)
+                widen(q + r, &wide[r]);
+        }
         UNROLL
         for (uint32_t v0 = 0; v0 < VECTORS; v0 += vectors) {
             /* the quads of x are to be loaded again for the next vectors: kept, they would spill */

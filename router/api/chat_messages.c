@@ -31,8 +31,7 @@ static json_t *flatten(const json_t *parts, size_t at, struct sl_fault *fault)
     json_t *part, *out = NULL;
     size_t i;
     sl_buf_init(&text, SIZE_MAX); /* bounded by the body */
-    json_array_foreach(parts, i, part)
-    {
+    json_array_foreach (parts, i, part) {
         const json_t *type = json_object_get(part, "type"), *piece = json_object_get(part, "text");
         if (!json_is_object(part) || !json_is_string(type)) {
             fault_at(fault, SL_EINVAL, at, "content", "each part must be an object with a type.");
@@ -67,8 +66,7 @@ static bool parse_tool_calls(json_t *message, size_t at, struct sl_fault *fault)
         return true;
     if (!json_is_array(calls))
         return fault_at(fault, SL_EINVAL, at, "tool_calls", "expected a list.");
-    json_array_foreach(calls, i, call)
-    {
+    json_array_foreach (calls, i, call) {
         json_t *function = json_object_get(call, "function");
         json_t *arguments = json_object_get(function, "arguments");
         if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
@@ -113,8 +111,7 @@ json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl
 {
     json_t *out = json_array(), *m;
     size_t i;
-    json_array_foreach(messages, i, m)
-    {
+    json_array_foreach (messages, i, m) {
         json_t *copy = json_is_object(m) ? json_deep_copy(m) : NULL;
         bool ok = copy ? fix_message(copy, i, knows_developer, fault)
                        : fault_at(fault, SL_EINVAL, i, "", "expected an object.");

@@ -208,7 +208,8 @@ static struct gen_call *gen_new(struct sl_api *a, struct sl_http_call *c, const 
         struct choice *o = &g->choices[i];
         o->call = g;
         o->index = i;
-        snprintf(o->id, sizeof o->id, i ? "%s.%u" : "%s", r->req->id, i);
+        int n = snprintf(o->id, sizeof o->id, i ? "%s.%u" : "%s", r->req->id, i);
+        SL_ASSERT(n < (int)sizeof o->id);
     }
     g->refs = 1 + g->n_choices;
     sl_inbox_init(&g->inbox, a->conf.max_unread_bytes);

@@ -120,8 +120,7 @@ static void check_names(const json_t *body, struct sl_oai_request *out, struct s
 {
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)body, name, value)
-    {
+    json_object_foreach ((json_t *)body, name, value) {
         const struct member *m = member_find(name);
         if (!m && out->n_unknown < SL_MAX_UNKNOWN)
             out->unknown[out->n_unknown++] = name;
@@ -208,8 +207,7 @@ static void refuse_formats(const struct sl_fields *f)
     const json_t *modalities = sl_field_array(f, "modalities");
     size_t i;
     json_t *m;
-    json_array_foreach(modalities, i, m)
-    {
+    json_array_foreach (modalities, i, m) {
         if (!json_is_string(m) || strcmp(json_string_value(m), "text") != 0)
             sl_fault_set(f->fault, SL_EUNSUPPORTED, "modalities", "Only the modality \"text\" is supported.");
     }
@@ -221,8 +219,7 @@ static bool is_tool(const json_t *tools, const char *name)
 {
     size_t i;
     json_t *tool;
-    json_array_foreach((json_t *)tools, i, tool)
-    {
+    json_array_foreach ((json_t *)tools, i, tool) {
         const char *n = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
         if (n && strcmp(n, name) == 0)
             return true;
@@ -321,8 +318,7 @@ static void read_bias(const struct sl_fields *f, uint32_t n_vocab, struct sl_are
     }
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)bias, key, value)
-    {
+    json_object_foreach ((json_t *)bias, key, value) {
         char *end;
         size_t digits = strspn(key, "0123456789");
         unsigned long long id = digits && digits < 11 ? strtoull(key, &end, 10) : 0;
@@ -416,8 +412,7 @@ static void read_stop_tokens(const struct sl_fields *f, const struct sl_oai_mode
         s->stop_ids[s->n_stop_ids++] = (int32_t)model->eog[i];
     size_t i;
     json_t *id;
-    json_array_foreach(list, i, id)
-    {
+    json_array_foreach (list, i, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= model->n_vocab) {
             sl_fault_set(f->fault, SL_EINVAL, "stop_token_ids", "stop_token_ids must be token ids below %u.",
                          model->n_vocab);
@@ -480,8 +475,7 @@ bool sl_oai_token_list(const json_t *list, const char *name, uint32_t n_vocab, s
         return sl_fault_set(fault, SL_ENOMEM, NULL, "No memory for the request.");
     size_t i;
     json_t *id;
-    json_array_foreach(list, i, id)
-    {
+    json_array_foreach (list, i, id) {
         if (!json_is_integer(id))
             return sl_fault_set(fault, SL_EINVAL, name, "%s holds %s; expected token ids only.", name,
                                 sl_json_kind(id));

@@ -62,8 +62,7 @@ bool sl_tools_check(const json_t *tools, bool forced, struct sl_fault *fault)
     if (json_array_size(tools) > SL_MAX_TOOLS)
         return sl_fault_set(fault, SL_EINVAL, "tools", "tools has %zu entries; at most %d are taken.",
                             json_array_size(tools), SL_MAX_TOOLS);
-    json_array_foreach(tools, i, tool)
-    {
+    json_array_foreach (tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
@@ -170,7 +169,8 @@ static bool add_calls(const struct sl_tool_format *format, const char *text, siz
     size_t before = json_array_size(calls), i;
     bool ok = json_is_object(j) ? add_call(format, j, calls) : json_array_size(j) > 0;
     if (json_is_array(j))
-        json_array_foreach(j, i, one) ok = ok && add_call(format, one, calls);
+        json_array_foreach (j, i, one)
+            ok = ok && add_call(format, one, calls);
     while (!ok && json_array_size(calls) > before)
         json_array_remove(calls, json_array_size(calls) - 1);
     json_decref(j);

@@ -28,7 +28,8 @@ static void lead_refs(json_t *j, const char *prefix, bool named)
     const char *name;
     json_t *value;
     size_t i;
-    json_array_foreach(j, i, value) lead_refs(value, prefix, false);
+    json_array_foreach (j, i, value)
+        lead_refs(value, prefix, false);
     if (!json_is_object(j))
         return;
     const char *ref = named ? NULL : json_string_value(json_object_get(j, "$ref"));
@@ -37,8 +38,7 @@ static void lead_refs(json_t *j, const char *prefix, bool named)
         if ((size_t)snprintf(text, sizeof text, "%s%s", prefix, ref + 1) < sizeof text)
             json_object_set_new(j, "$ref", json_string(text)); /* a longer one is refused as it stands */
     }
-    json_object_foreach(j, name, value)
-    {
+    json_object_foreach (j, name, value) {
         if (named || !is_one_of(name, data))
             lead_refs(value, prefix, !named && is_one_of(name, maps));
     }
@@ -62,8 +62,7 @@ static json_t *any_call(const struct sl_oai_request *r)
 {
     json_t *list = json_array(), *tool;
     size_t i;
-    json_array_foreach((json_t *)r->tools, i, tool)
-    {
+    json_array_foreach ((json_t *)r->tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
         if (!r->forced_tool[0] || strcmp(name, r->forced_tool) == 0)

@@ -41,8 +41,7 @@ static double ahead(const struct sl_node *n, uint64_t now_ms, double ms, int32_t
                     double queued)
 {
     double all = 0, behind = 0;
-    SL_LIST_FOREACH(pos, &n->prompts)
-    {
+    SL_LIST_FOREACH (pos, &n->prompts) {
         const struct sl_charge *c = SL_CONTAINER_OF(pos, struct sl_charge, link);
         double tokens = (double)c->prompt_tokens, first = 0;
         if (c->priority < priority || (c->priority == priority && n->load.waiting))
@@ -62,8 +61,7 @@ static struct sl_node_ledger coming(const struct sl_node *n)
     struct sl_node_ledger sum = n->sent;
     sum.rows += n->accepted.rows;
     sum.context_tokens += n->accepted.context_tokens;
-    SL_LIST_FOREACH(pos, &n->prompts)
-    {
+    SL_LIST_FOREACH (pos, &n->prompts) {
         const struct sl_charge *c = SL_CONTAINER_OF(pos, struct sl_charge, link);
         if (c->state != SL_CHARGE_ACCEPTED || c->heartbeat == n->heartbeats)
             continue;

@@ -167,8 +167,7 @@ void sl_held_free(struct sl_held *h)
 
 void sl_request_drop_held(struct sl_request *r)
 {
-    SL_LIST_FOREACH_SAFE(l, tmp, &r->held)
-    {
+    SL_LIST_FOREACH_SAFE (l, tmp, &r->held) {
         sl_list_remove(l);
         sl_held_free(held_at(l));
     }

@@ -103,8 +103,7 @@ static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
         "{\"error\":{\"message\":\"The request did not arrive in time.\",\"type\":\"RequestTimeoutError\","
         "\"param\":null,\"code\":408}}";
     s->last_scan_ms = now_ms;
-    SL_LIST_FOREACH_SAFE(at, next, &s->conns)
-    {
+    SL_LIST_FOREACH_SAFE (at, next, &s->conns) {
         struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
         if (k->call && k->call->stuck_since_ms &&
             now_ms - k->call->stuck_since_ms >= (uint64_t)s->conf.idle_timeout_s * 1000) {
@@ -172,8 +171,7 @@ static void http_main(void *arg)
     sl_http_workers_close(s->workers); /* here, where calls are given to them: none can come after */
     /* the library wants no suspended connection when it stops */
     run_ready(s);
-    SL_LIST_FOREACH(at, &s->conns)
-    {
+    SL_LIST_FOREACH (at, &s->conns) {
         struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
         if (k->call) {
             sl_http_call_abort(k->call);

@@ -74,7 +74,7 @@ uint32_t sl_share_next(const struct sl_share_entry *held, uint32_t n, uint64_t n
 {
     const double most = most_work(held, n);
     uint32_t best = SL_SHARE_NONE;
-    int32_t priority;
+    int32_t priority = 0;
     if (!next_priority(held, n, most, now_us, &priority))
         return SL_SHARE_NONE;
     for (uint32_t i = 0; i < n; i++) {

@@ -214,7 +214,8 @@ bool sl_agent_unpack_job(const json_t *doc, struct sl_job *j)
     size_t i;
     bool ok = path && body && json_is_number(at) && json_is_array(headers) &&
               strncmp(path, PATH_PREFIX, strlen(PATH_PREFIX)) == 0;
-    json_array_foreach(headers, i, h) ok &= is_header(json_string_value(h));
+    json_array_foreach (headers, i, h)
+        ok &= is_header(json_string_value(h));
     if (!ok)
         return false;
     *j = (struct sl_job){.at_s = json_number_value(at),
@@ -223,7 +224,8 @@ bool sl_agent_unpack_job(const json_t *doc, struct sl_job *j)
                          .stop_after_s = json_number_value(json_object_get(doc, "stop_after_s"))};
     j->path = j->own_path;
     j->headers = sl_xcalloc(json_array_size(headers), sizeof *j->headers);
-    json_array_foreach(headers, i, h) j->headers[j->n_headers++] = sl_xstrdup(json_string_value(h));
+    json_array_foreach (headers, i, h)
+        j->headers[j->n_headers++] = sl_xstrdup(json_string_value(h));
     return true;
 }
 

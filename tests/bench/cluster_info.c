@@ -64,8 +64,7 @@ static json_t *find_table(json_t *tables, const char *title)
     json_t *t;
     if (json_is_object(tables))
         tables = json_object_get(tables, "tables");
-    json_array_foreach(tables, i, t)
-    {
+    json_array_foreach (tables, i, t) {
         const char *name = json_string_value(json_object_get(t, "title"));
         if (name && strcmp(name, title) == 0)
             return t;
@@ -77,8 +76,7 @@ const char *sl_info_value(json_t *tables, const char *title, const char *key)
 {
     size_t i;
     json_t *row;
-    json_array_foreach(json_object_get(find_table(tables, title), "rows"), i, row)
-    {
+    json_array_foreach (json_object_get(find_table(tables, title), "rows"), i, row) {
         const char *k = json_string_value(json_array_get(row, 0));
         if (k && strcmp(k, key) == 0)
             return json_string_value(json_array_get(row, 1));
@@ -90,8 +88,7 @@ static int column_of(json_t *table, const char *name)
 {
     size_t i;
     json_t *c;
-    json_array_foreach(json_object_get(table, "columns"), i, c)
-    {
+    json_array_foreach (json_object_get(table, "columns"), i, c) {
         if (strcmp(json_string_value(c), name) == 0)
             return (int)i;
     }
@@ -123,8 +120,7 @@ char *sl_info_fingerprint(const struct sl_router_ref *r, uint32_t min_nodes, dou
                 struct sl_buf b;
                 sl_buf_init(&b, MAX_INFO_BYTES);
                 size_t i;
-                json_array_foreach(rows, i, row)
-                {
+                json_array_foreach (rows, i, row) {
                     for (size_t w = 0; w < SL_COUNTOF(wanted); w++) {
                         int c = column_of(t, wanted[w]);
                         if (c >= 0)

@@ -265,12 +265,13 @@ static void loads_table(struct page *p)
         json_t *felt, *arm;
         size_t k;
         if (f->kind == COMPARE)
-            json_object_foreach(get(f->doc, "modes"), mode, felt) felt_row(p, mode, felt, f->name, NAN);
+            json_object_foreach (get(f->doc, "modes"), mode, felt)
+                felt_row(p, mode, felt, f->name, NAN);
         if (f->kind == REPLAY)
             felt_row(p, text_or(f->doc, "mode", "?"), get(f->doc, "felt"), f->name,
                      num(f->doc, "within_slo"));
         if (f->kind == SIMULATE)
-            json_array_foreach(get(f->doc, "arms"), k, arm)
+            json_array_foreach (get(f->doc, "arms"), k, arm)
                 felt_row(p, text_or(arm, "arm", "?"), arm, f->name, num(arm, "within_slo"));
         if (f->kind == SERVE) {
             const char *const keys[] = {"median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms"};
@@ -316,8 +317,7 @@ static void capacities_table(struct page *p)
                       num(f->doc, "attainment") * 100, num(slo, "ttft_ms"), num(slo, "tpot_ms"),
                       num(f->doc, "tolerance") * 100, num(f->doc, "seeds"));
         table_begin(p, heads);
-        json_array_foreach(get(f->doc, "capacities"), k, c)
-        {
+        json_array_foreach (get(f->doc, "capacities"), k, c) {
             const char *const keys[] = {"rate", "over_first"};
             sl_buf_puts(&p->html, "<tr>");
             cell(p, text_or(c, "arm", "?"));
@@ -357,19 +357,18 @@ static void add_distribution(struct page *p, struct sl_chart *c, const struct fi
     size_t i, k;
     series_name(p, f, f->kind == REPLAY ? text_or(f->doc, "mode", NULL) : NULL, name, sizeof name);
     if (f->kind == SERVE)
-        json_array_foreach(get(f->doc, serve_key[which]), i, x)
-        {
+        json_array_foreach (get(f->doc, serve_key[which]), i, x) {
             if (json_is_number(x) && json_number_value(x) > 0)
                 sl_samples_add(&v, json_number_value(x) * 1e3);
             for (k = 0; k < json_array_size(x); k++)
                 sl_samples_add(&v, item(x, k) * 1e3);
         }
     if (f->kind == REPLAY)
-        json_array_foreach(get(f->doc, "requests"), i, x) if (json_array_size(x) > replay_column[which])
-            sl_samples_add(&v, item(x, replay_column[which]));
+        json_array_foreach (get(f->doc, "requests"), i, x)
+            if (json_array_size(x) > replay_column[which])
+                sl_samples_add(&v, item(x, replay_column[which]));
     if (f->kind == COMPARE)
-        json_object_foreach(get(f->doc, "modes"), mode, felt)
-        {
+        json_object_foreach (get(f->doc, "modes"), mode, felt) {
             series_name(p, f, mode, name, sizeof name);
             add_quantiles(sl_chart_series(c, name), get(get(felt, felt_key[which]), "cdf"));
         }
@@ -426,8 +425,7 @@ static void over_rate(struct page *p)
                 const char *key;
             } of[] = {{&good, "goodput"}, {&share, "attainment"}, {&tokens, "output_tokens_per_s"}};
             share.mark_y = num(f->doc, "attainment");
-            json_array_foreach(get(f->doc, "points"), k, x)
-            {
+            json_array_foreach (get(f->doc, "points"), k, x) {
                 series_name(p, f, text_or(x, "arm", "?"), name, sizeof name);
                 for (size_t m = 0; m < SL_COUNTOF(of); m++) {
                     const json_t *v = get(x, of[m].key);
@@ -446,8 +444,9 @@ static void over_rate(struct page *p)
             sl_chart_add(sl_chart_series(&tokens, label), rate, num(f->doc, "output_throughput"));
         }
         if (f->kind == SIMULATE)
-            json_array_foreach(get(f->doc, "arms"), k, x) sl_chart_add(
-                sl_chart_series(&speed, text_or(x, "arm", "?")), num(x, "speed"), num(x, "within_slo"));
+            json_array_foreach (get(f->doc, "arms"), k, x)
+                sl_chart_add(sl_chart_series(&speed, text_or(x, "arm", "?")), num(x, "speed"),
+                             num(x, "within_slo"));
     }
     heading(p, "Load");
     sl_buf_puts(&p->html, "<div class=\"charts\">");
@@ -489,22 +488,23 @@ static void prompt_lengths(struct page *p)
         size_t k;
         if (f->kind == REPLAY) {
             series_name(p, f, text_or(f->doc, "mode", "?"), name, sizeof name);
-            json_array_foreach(get(f->doc, "requests"), k, x) if (json_array_size(x) > 3)
-                add_length(bins, item(x, 1), item(x, 3));
+            json_array_foreach (get(f->doc, "requests"), k, x)
+                if (json_array_size(x) > 3)
+                    add_length(bins, item(x, 1), item(x, 3));
             add_lengths(sl_chart_series(&c, name), bins);
         }
         const char *mode;
         json_t *felt;
         if (f->kind == COMPARE)
-            json_object_foreach(get(f->doc, "modes"), mode, felt)
-            {
+            json_object_foreach (get(f->doc, "modes"), mode, felt) {
                 series_name(p, f, mode, name, sizeof name);
-                json_array_foreach(get(felt, "by_request"), k, x) add_length(bins, item(x, 0), item(x, 1));
+                json_array_foreach (get(felt, "by_request"), k, x)
+                    add_length(bins, item(x, 0), item(x, 1));
                 add_lengths(sl_chart_series(&c, name), bins);
             }
         if (f->kind == SERVE && get(f->doc, "ttfts")) {
             series_name(p, f, NULL, name, sizeof name);
-            json_array_foreach(get(f->doc, "input_lens"), k, x)
+            json_array_foreach (get(f->doc, "input_lens"), k, x)
                 add_length(bins, json_number_value(x), item(get(f->doc, "ttfts"), k) * 1e3);
             add_lengths(sl_chart_series(&c, name), bins);
         }
@@ -588,8 +588,7 @@ static void engine_part(struct page *p, const char *part, const char *x_key, con
         size_t k;
         if (f->kind != ENGINE)
             continue;
-        json_array_foreach(get(f->doc, part), k, x)
-        {
+        json_array_foreach (get(f->doc, part), k, x) {
             char inner[60], name[100];
             if (by_key)
                 snprintf(inner, sizeof inner, "%s %g", by_words, num(x, by_key));

@@ -49,7 +49,8 @@ static struct axis axis_of(const json_t *rows, const char *key)
     struct axis a = {.n = 0};
     size_t i;
     const json_t *o;
-    json_array_foreach((json_t *)rows, i, o) axis_add(&a, num(o, key));
+    json_array_foreach ((json_t *)rows, i, o)
+        axis_add(&a, num(o, key));
     return a;
 }
 
@@ -131,8 +132,7 @@ static double heat_map(FILE *f, const json_t *doc, double history, double x, dou
     }
     size_t i;
     const json_t *o;
-    json_array_foreach((json_t *)mixed, i, o)
-    {
+    json_array_foreach ((json_t *)mixed, i, o) {
         if (num(o, "history") != history)
             continue;
         double ms = num(o, "ms"), part = high > low ? log(ms / low) / log(high / low) : 0;
@@ -153,8 +153,7 @@ static double surface(FILE *f, const json_t *doc, double y)
     double low = INFINITY, high = 0, bottom = y;
     size_t i;
     const json_t *o;
-    json_array_foreach((json_t *)mixed, i, o)
-    {
+    json_array_foreach ((json_t *)mixed, i, o) {
         low = fmin(low, num(o, "ms"));
         high = fmax(high, num(o, "ms"));
     }
@@ -200,7 +199,8 @@ static void decode_chart(FILE *f, const json_t *rows, double x0, double y0)
     size_t i;
     const json_t *o;
     text(f, x0, y0 + 8, "start", 15, INK, "Decode, tokens/s over rows of the batch");
-    json_array_foreach((json_t *)rows, i, o) high = fmax(high, num(o, "max"));
+    json_array_foreach ((json_t *)rows, i, o)
+        high = fmax(high, num(o, "max"));
     double step = round_up(high / 5);
     int n = (int)ceil(high / step);
     decode_grid(f, &batches, x, y, w, step, n);
@@ -209,8 +209,7 @@ static void decode_chart(FILE *f, const json_t *rows, double x0, double y0)
         double px = 0, py = 0;
         ramp(depths.n > 1 ? 1 - 0.72 * (double)d / (double)(depths.n - 1) : 1, colour);
         bool first = true;
-        json_array_foreach((json_t *)rows, i, o)
-        {
+        json_array_foreach ((json_t *)rows, i, o) {
             if (num(o, "depth") != depths.v[d])
                 continue;
             double at = axis_find(&batches, num(o, "batch"));
@@ -272,15 +271,13 @@ static double roof_bars(FILE *f, const json_t *doc, double x, double y0)
         snprintf(s, sizeof s, "%d %%", p);
         text(f, gx, y - 8, "middle", 11, DIM, s);
     }
-    json_array_foreach(json_object_get(doc, "prompt"), i, o)
-    {
+    json_array_foreach (json_object_get(doc, "prompt"), i, o) {
         snprintf(s, sizeof s, "prompt %.0f", num(o, "tokens"));
         y = bar(f, o, s, x, y, w);
     }
     y += GROUP_GAP;
     double before = 0;
-    json_array_foreach((json_t *)decode, i, o)
-    {
+    json_array_foreach ((json_t *)decode, i, o) {
         double depth = num(o, "depth");
         y += i && depth != before ? GROUP_GAP : 0;
         before = depth;
@@ -305,8 +302,7 @@ static double header(FILE *f, const json_t *doc)
              json_string_value(json_object_get(doc, "kv")),
              json_is_true(json_object_get(doc, "shared_pages")) ? ", contexts share pages" : "");
     text(f, MARGIN, y, "start", 13, DIM, s);
-    json_array_foreach(json_object_get(doc, "roofs"), i, o)
-    {
+    json_array_foreach (json_object_get(doc, "roofs"), i, o) {
         y += 18;
         snprintf(s, sizeof s,
                  "Roofs, %.0f %s: reading %.1f GB/s, int8 %.0f Gop/s, bf16 %.0f GFLOP/s, f32 %.0f GFLOP/s",

@@ -183,8 +183,7 @@ static enum sl_err make_sharegpt(struct maker *m, struct sl_why *why)
         return sl_why_set(why, SL_EPARSE, "%s is no ShareGPT file, an array of conversations: %s", m->c->path,
                           doc ? "something else" : error.text);
     }
-    json_array_foreach(doc, i, talk)
-    {
+    json_array_foreach (doc, i, talk) {
         json_t *turns = json_object_get(talk, "conversations");
         const char *prompt = json_string_value(json_object_get(json_array_get(turns, 0), "value")),
                    *answer = json_string_value(json_object_get(json_array_get(turns, 1), "value"));

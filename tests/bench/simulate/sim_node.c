@@ -121,8 +121,7 @@ static void share_pages(struct sim_leg *l)
 
 static void add_victims(struct sim_node *n, struct sl_list *list, uint32_t *count)
 {
-    SL_LIST_FOREACH(pos, list)
-    {
+    SL_LIST_FOREACH (pos, list) {
         struct sim_leg *l = leg_at(pos);
         if (*count == n->victims_cap) {
             n->victims_cap = n->victims_cap ? 2 * n->victims_cap : 64;
@@ -184,8 +183,7 @@ static uint32_t expect(const struct sim_node *n, const struct sim_leg *l)
 static bool peak_fits(struct sim_node *n, const struct sim_leg *l, uint32_t need)
 {
     uint32_t count = 0, own = 0;
-    SL_LIST_FOREACH(pos, &n->running)
-    {
+    SL_LIST_FOREACH (pos, &n->running) {
         const struct sim_leg *r = leg_at(pos);
         own += r->n_own;
         n->expected[count++] =
@@ -204,8 +202,7 @@ static uint32_t ungranted(struct sim_node *n, bool pages_of_victims)
     uint32_t sum = 0;
     struct sl_list *const lists[] = {&n->running, &n->done};
     for (size_t i = 0; i < SL_COUNTOF(lists); i++)
-        SL_LIST_FOREACH(pos, lists[i])
-        {
+        SL_LIST_FOREACH (pos, lists[i]) {
             const struct sim_leg *l = leg_at(pos);
             if (!l->granted && !(pages_of_victims && l->in_step))
                 sum += l->n_own;
@@ -280,8 +277,7 @@ static void admit_all(struct sim_node *n, double now_s)
     while (n->n_running < n->group->max_sequences && n->n_waiting > 0) {
         uint32_t held = ungranted(n, false), left = n->ungranted_pages > held ? n->ungranted_pages - held : 0;
         struct sim_leg *first = NULL;
-        SL_LIST_FOREACH(pos, &n->waiting)
-        {
+        SL_LIST_FOREACH (pos, &n->waiting) {
             struct sim_leg *l = leg_at(pos);
             if (!l->granted && pages_of(n, l->compute_to) > left)
                 continue;
@@ -299,9 +295,9 @@ static void admit_all(struct sim_node *n, double now_s)
 static uint32_t gather_decode(struct sim_node *n, bool *preempted)
 {
     uint32_t count = 0, kept = 0;
-    SL_LIST_FOREACH(pos, &n->running)
-    if (leg_at(pos)->state == SIM_DECODE)
-        n->decode[count++] = leg_at(pos);
+    SL_LIST_FOREACH (pos, &n->running)
+        if (leg_at(pos)->state == SIM_DECODE)
+            n->decode[count++] = leg_at(pos);
     for (uint32_t i = 0; i < count; i++) {
         struct sim_leg *l = n->decode[i];
         bool has = (l->n_own + l->n_shared) * n->page_tokens >= l->n_tokens;
@@ -324,8 +320,7 @@ static uint32_t gather_decode(struct sim_node *n, bool *preempted)
 static uint32_t gather_prompts(struct sim_node *n)
 {
     uint32_t count = 0;
-    SL_LIST_FOREACH(pos, &n->running)
-    {
+    SL_LIST_FOREACH (pos, &n->running) {
         struct sim_leg *l = leg_at(pos);
         if (l->state != SIM_PREFILL)
             continue;
@@ -348,8 +343,8 @@ static void check_pages(const struct sim_node *n)
     uint64_t held = 0;
     struct sl_list *const lists[] = {(struct sl_list *)&n->running, (struct sl_list *)&n->done};
     for (size_t i = 0; i < SL_COUNTOF(lists); i++)
-        SL_LIST_FOREACH(pos, lists[i])
-    held += leg_at(pos)->n_own;
+        SL_LIST_FOREACH (pos, lists[i])
+            held += leg_at(pos)->n_own;
     SL_ASSERT(n->free_pages + held + sl_hashmap_len(n->cache) == n->total_pages);
 }
 
@@ -517,12 +512,11 @@ struct sim_leg *sim_node_blocking(const struct sim_node *n)
 {
     bool work_waits = false;
     struct sim_leg *youngest = NULL;
-    SL_LIST_FOREACH(pos, &n->waiting)
-    work_waits |= leg_at(pos)->granted && leg_at(pos)->is_p;
+    SL_LIST_FOREACH (pos, &n->waiting)
+        work_waits |= leg_at(pos)->granted && leg_at(pos)->is_p;
     if (n->in_step || !work_waits)
         return NULL;
-    SL_LIST_FOREACH(pos, &n->running)
-    {
+    SL_LIST_FOREACH (pos, &n->running) {
         struct sim_leg *l = leg_at(pos);
         if (l->state != SIM_REMOTE)
             return NULL;
@@ -542,10 +536,9 @@ void sim_node_load(const struct sim_node *n, uint64_t *queued, uint32_t *rows, u
 {
     *queued = *context = 0;
     *rows = 0;
-    SL_LIST_FOREACH(pos, &n->waiting)
-    *queued += leg_at(pos)->compute_to;
-    SL_LIST_FOREACH(pos, &n->running)
-    {
+    SL_LIST_FOREACH (pos, &n->waiting)
+        *queued += leg_at(pos)->compute_to;
+    SL_LIST_FOREACH (pos, &n->running) {
         const struct sim_leg *l = leg_at(pos);
         if (l->state == SIM_PREFILL)
             *queued += l->compute_to - l->computed;

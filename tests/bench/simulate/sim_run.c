@@ -716,8 +716,7 @@ static void free_rest(struct run *r)
     for (uint32_t i = 0; i < r->n_nodes; i++) {
         struct sl_list *const lists[] = {&r->nodes[i].waiting, &r->nodes[i].running};
         for (size_t k = 0; k < SL_COUNTOF(lists); k++)
-            SL_LIST_FOREACH_SAFE(pos, next, lists[k])
-            {
+            SL_LIST_FOREACH_SAFE (pos, next, lists[k]) {
                 struct sim_leg *l = SL_CONTAINER_OF(pos, struct sim_leg, link);
                 if (l->is_p)
                     continue;

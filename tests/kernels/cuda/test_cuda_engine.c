@@ -32,7 +32,7 @@ static void jobs_init(struct job *jobs)
 
 static void check_kv(enum sl_dtype kv)
 {
-    struct tiny_choice choice = {TINY_GEMMA3, SL_Q4_1, kv, "cuda-plain"};
+    struct tiny_choice choice = {TINY_GEMMA3, SL_Q4_1, kv, "cuda-plain", 0};
     struct sl_engine_conf conf = tiny_conf(&choice, 2, PAGE_TOKENS, N_PAGES);
     struct sl_engine *d = tiny_engine(&conf), *p = tiny_engine(&conf);
     static struct job want[N_JOBS], got[N_JOBS];

@@ -86,8 +86,7 @@ bool fake_is_device(const void *p, size_t bytes)
     const char *at = p;
     bool found = false;
     pthread_mutex_lock(&memory_mutex);
-    SL_LIST_FOREACH(n, &memories)
-    {
+    SL_LIST_FOREACH (n, &memories) {
         const struct memory *m = SL_CONTAINER_OF(n, struct memory, node);
         found |= at >= m->p && at < m->p + m->bytes && bytes <= (size_t)(m->p + m->bytes - at);
     }
@@ -241,8 +240,7 @@ int cuMemFree_v2(sl_cuda_ptr p)
 {
     struct memory *found = NULL;
     pthread_mutex_lock(&memory_mutex);
-    SL_LIST_FOREACH(n, &memories)
-    {
+    SL_LIST_FOREACH (n, &memories) {
         struct memory *m = SL_CONTAINER_OF(n, struct memory, node);
         if ((sl_cuda_ptr)(size_t)m->p == p)
             found = m;

@@ -165,8 +165,7 @@ static int take_listener(const struct sl_nccl_id *id)
 {
     int fd = -1;
     pthread_mutex_lock(&listeners_mutex);
-    SL_LIST_FOREACH_SAFE(n, tmp, &listeners)
-    {
+    SL_LIST_FOREACH_SAFE (n, tmp, &listeners) {
         struct listener *l = SL_CONTAINER_OF(n, struct listener, node);
         if (memcmp(&l->id, id, sizeof *id) != 0)
             continue;
@@ -209,8 +208,7 @@ static struct clique *join_clique(const struct sl_nccl_id *id, int n_ranks)
 {
     struct clique *q = NULL;
     pthread_mutex_lock(&cliques_mutex);
-    SL_LIST_FOREACH(n, &cliques)
-    {
+    SL_LIST_FOREACH (n, &cliques) {
         struct clique *other = SL_CONTAINER_OF(n, struct clique, node);
         q = memcmp(&other->id, id, sizeof *id) == 0 ? other : q;
     }

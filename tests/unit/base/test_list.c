@@ -15,8 +15,8 @@ struct item {
 static int numbers(struct sl_list *head)
 {
     int all = 0;
-    SL_LIST_FOREACH(pos, head)
-    all = all * 10 + SL_CONTAINER_OF(pos, struct item, link)->number;
+    SL_LIST_FOREACH (pos, head)
+        all = all * 10 + SL_CONTAINER_OF(pos, struct item, link)->number;
     return all;
 }
 
@@ -64,8 +64,7 @@ static void foreach_safe_every_element_may_leave(void **state)
         items[i].number = i + 1;
         sl_list_add_tail(&head, &items[i].link);
     }
-    SL_LIST_FOREACH_SAFE(pos, tmp, &head)
-    {
+    SL_LIST_FOREACH_SAFE (pos, tmp, &head) {
         if (SL_CONTAINER_OF(pos, struct item, link)->number % 2) {
             sl_list_remove(pos);
             sl_list_add_tail(&odd, pos);
@@ -73,8 +72,8 @@ static void foreach_safe_every_element_may_leave(void **state)
     }
     assert_int_equal(numbers(&head), 24);
     assert_int_equal(numbers(&odd), 135);
-    SL_LIST_FOREACH_SAFE(pos, tmp, &head)
-    sl_list_remove(pos);
+    SL_LIST_FOREACH_SAFE (pos, tmp, &head)
+        sl_list_remove(pos);
     assert_true(sl_list_empty(&head));
 }
 

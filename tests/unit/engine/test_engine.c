@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/engine/engine_impl.h"
 #include "tests/support/support.h"
 #include "tests/unit/engine/engine_rig.h"

@@ -144,8 +144,7 @@ static void each_prompt_gets_n_choices(void **state)
     json_t *choices = json_object_get(j, "choices"), *usage = json_object_get(j, "usage"), *choice;
     size_t i;
     assert_int_equal(json_array_size(choices), 6);
-    json_array_foreach(choices, i, choice)
-    {
+    json_array_foreach (choices, i, choice) {
         assert_int_equal(json_integer_value(json_object_get(choice, "index")), i);
         assert_string_equal(json_string_value(json_object_get(choice, "text")), "ab");
     }

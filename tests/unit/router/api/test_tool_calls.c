@@ -71,7 +71,7 @@ static void check(size_t i, size_t first, size_t step)
         sl_tool_filter_put(f, cases[i].text + at, take, &content, calls);
     }
     sl_tool_filter_end(f, &content, calls);
-    json_array_foreach(calls, k, call)
+    json_array_foreach (calls, k, call)
         sl_buf_printf(&calls_text, "%s %s;", json_string_value(json_object_get(call, "name")),
                       json_string_value(json_object_get(call, "arguments")));
     const char *got = content.len ? content.data : "", *got_calls = calls_text.len ? calls_text.data : "";
