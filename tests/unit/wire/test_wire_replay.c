@@ -171,18 +171,26 @@ static void relay_hold(struct relay *r, bool hold)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Says to the server, on a connection of its own, what the client said on its last one, and reads until every message
- * of it was refused. */
-static void say_again(struct relay *r, uint32_t n_messages)
+/* What the client has said on its last connection, until now; sl_buf_fini. */
+static struct sl_buf heard_so_far(struct relay *r)
+{
+    struct sl_buf copy;
+    sl_buf_init(&copy, MAX_HEARD);
+    pthread_mutex_lock(&r->lock);
+    sl_buf_append(&copy, r->heard.data, r->heard.len);
+    pthread_mutex_unlock(&r->lock);
+    return copy;
+}
+
+/* Says it to the server, on a connection of its own, and reads until every message of it was refused. */
+static void say_again(const struct relay *r, const struct sl_buf *heard, uint32_t n_messages)
 {
     static const char refused[] = "was sent before";
     char got[8192];
     size_t n = 0;
     int fd = dial(r->target_port);
     assert_true(fd >= 0);
-    pthread_mutex_lock(&r->lock);
-    write_all(fd, r->heard.data, r->heard.len);
-    pthread_mutex_unlock(&r->lock);
+    write_all(fd, heard->data, heard->len);
     for (uint32_t seen = 0; seen < n_messages;) {
         ssize_t more = recv(fd, got + n, sizeof got - n, 0);
         assert_true(more > 0);
@@ -288,13 +296,16 @@ static void request_heard_on_the_wire_is_not_taken_again(void **state)
     answer(take(s.requests));
     take_answer(&s, 7);
     assert_int_equal(sl_wire_server_refused(s.server), 0);
-    /* the client's first words, to a server that it did not know, and the request as it was taken */
-    say_again(&s.relay, 2);
+    /* the client's first words, to a server that it did not know, and the request as it was taken: a copy, for the
+     * client dials again when its server is gone */
+    struct sl_buf heard = heard_so_far(&s.relay);
+    say_again(&s.relay, &heard, 2);
     assert_int_equal(sl_wire_server_refused(s.server), 1);
     assert_null(sl_queue_pop(s.requests));
     /* nor by the server's next life, which knows nothing of the former */
     restart_server(&s);
-    say_again(&s.relay, 2);
+    say_again(&s.relay, &heard, 2);
+    sl_buf_fini(&heard);
     assert_int_equal(sl_wire_server_refused(s.server), 1);
     assert_null(sl_queue_pop(s.requests));
     /* and the client, which speaks to the former life too, is taken all the same */

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "router/http/http_error.h"
 #include "router/http/http_server.h"
@@ -24,6 +25,7 @@
 #define BULK_BYTES    (8u << 20) /* more than all buffers between the two ends */
 #define BULK_PIECE    4001u
 #define READER_BUFFER 16384
+#define LONG_MS       120000 /* a limit for what hangs, not for a slow machine */
 
 /* What the handler does is in the path. */
 struct rig {
@@ -389,6 +391,13 @@ static void connection_over_the_limit_is_503(void **state)
     close_rig(&rig);
 }
 
+/* A worker is in /hold. */
+static void wait_holding(struct rig *rig)
+{
+    for (uint64_t end = sl_now_ms() + LONG_MS; atomic_load(&rig->holding) == 0; sched_yield())
+        assert_true(sl_now_ms() < end);
+}
+
 static void full_worker_queue_is_429(void **state)
 {
     struct rig rig;
@@ -400,8 +409,8 @@ static void full_worker_queue_is_429(void **state)
     for (int i = 0; i < 3; i++) { /* one in the worker, two wait */
         http_connect(&held[i], rig.port);
         http_request(&held[i], "GET", "/hold", "", NULL);
-        while (i == 0 && atomic_load(&rig.holding) == 0)
-            sched_yield();
+        if (i == 0)
+            wait_holding(&rig);
     }
     for (int i = 0; i < 3; i++) {
         http_once(rig.port, "GET", "/here", "", NULL,
@@ -540,8 +549,7 @@ static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
     assert_int_equal(atomic_load(&rig.complete), 0);
     http_connect(&c, rig.port); /* the same while a worker is at it: dealt with when the worker is done */
     http_request(&c, "GET", "/hold", "", NULL);
-    while (atomic_load(&rig.holding) == 0)
-        sched_yield();
+    wait_holding(&rig);
     http_close(&c);
     sem_post(&rig.hold);
     assert_true(sl_http_server_wait_idle(rig.server, 60000));
@@ -611,8 +619,9 @@ static void whole_answers_left_unread_together_are_cut(void **state)
         http_connect(&slow[i], rig.port);
         http_request(&slow[i], "GET", "/large", "", NULL);
     }
-    while (!told(&rig, "sluice_http_slow_readers_cut_total 1\n"))
-        usleep(10000);
+    for (uint64_t end = sl_now_ms() + LONG_MS; !told(&rig, "sluice_http_slow_readers_cut_total 1\n");
+         usleep(10000))
+        assert_true(sl_now_ms() < end);
     for (int i = 0; i < 2; i++) {
         http_read(&slow[i], &r);
         n_complete += r.complete;
@@ -657,8 +666,8 @@ static void close_ends_what_is_open(void **state)
     http_connect(&idle, rig.port);
     http_connect(&c, rig.port);
     http_request(&c, "GET", "/silent", "", NULL);
-    while (sl_http_server_open_calls(rig.server) == 0)
-        sched_yield();
+    for (uint64_t end = sl_now_ms() + LONG_MS; sl_http_server_open_calls(rig.server) == 0; sched_yield())
+        assert_true(sl_now_ms() < end);
     assert_false(sl_http_server_wait_idle(rig.server, 10));
     sl_http_server_close(rig.server);
     http_read(&c, &r);
