@@ -9,6 +9,7 @@ Prices are measured: a test that depends on which nodes do the work names them (
 import atexit
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,9 @@ import urllib.error
 import urllib.request
 
 BIN = os.environ.get("SLUICE_BIN", os.path.join(os.path.dirname(__file__), "..", "..", "build", "release", "bin"))
+# The router keeps as many decision records of requests (SL_DECISIONS in router/place/decision.h; more only with --max-requests above it) and grows until
+# it has had that many.
+DECISION_RECORDS = 4096
 # Limits are for a machine that hangs, not for a slow one: sanitizers, other work beside, a slow CPU, all three at once.
 LIMIT_S = 300.0
 LIMIT_MS = str(int(LIMIT_S * 1000))
@@ -297,6 +301,17 @@ class Cluster:
             return record if not whole or "-" not in (record["prefill_chunks_P"], record["prefill_chunks_D"]) else None
 
         return wait_for(f"the nodes' reports on {request_id}", read)
+
+    def every_pair_meets(self):
+        """Any node has sent pages to any other: no more connections than there are then are ever needed."""
+        for p, d in itertools.permutations((n for n in self.daemons if n != "router"), 2):
+            def met():
+                salt = f"{p}-{d}-{time.monotonic()}"
+                status, doc, _ = self.status("/v1/completions", {"model": "tiny", "prompt": prompt_of(40), "max_tokens": 2, "cache_salt": salt}, {
+                    "X-Sluice-Mode": "pd", **at(d, p)})
+                return status == 200 and self.record(doc["id"])["pages_received"] not in ("0", "-")
+
+            wait_for(f"pages to travel from {p} to {d}", met)
 
     def wait_idle(self):
         """No request runs anywhere, no transfer is open, and every page of every node is free or cached."""

@@ -9,7 +9,8 @@ PAIR = at("d0", "p0")
 # Chunks of one page, of which P makes fewer than the prompt has.
 PAGE = {"X-Sluice-Chunk": "16"}
 HOLD, PROMPT_TOKENS = 12, 400
-FAST_BEATS = ["--heartbeat-ms", "50", "--node-dead-ms", "3000"]
+# The router may take its time: the decode node itself notices that P is lost.
+FAST_BEATS = ["--heartbeat-ms", "50"]
 
 
 def pages_sent(c):
