@@ -6,10 +6,12 @@
  * | (main)      |                                     | transfer events, answers, timers   | nng                  |
  * | device      | the step in flight, the compute pool| the next step                      | engine (eventfd)     |
  * | compute 1.. | nothing                             | the device thread                  | -                    |
- * | transfer    | UCX worker, peers, sessions         | epoll: worker, commands, timers    | engine (queue)       |
+ * | rank 1..    | its share of the model, its devices | the device thread, the other ranks | -                    |
+ * | transfer    | UCX worker, peers, sessions, mover  | epoll: worker, commands, timers    | engine (queue)       |
  * | nng's       | sockets                             | the network                        | engine (queues)      |
  *
- * All of them stay on the CPUs of the option cpus. */
+ * Ranks are there with tensor_parallel; what takes long once (packed weights to disk, an abort of NCCL) has a thread for
+ * that while. All of them stay on the CPUs of the option cpus. */
 #include "common/node/node_life.h"
 #include "decode_node/decode_node.h"
 #include "prefill_node/prefill_node.h"

@@ -1,7 +1,7 @@
 /* common/model/share.h - what of a model a rank has under tensor parallelism (docs/tensor-parallel.md).
  *
  * Whatever is shared - heads, rows and columns of matrices, the vocabulary - is cut into n_ranks stretches in the
- * order of ranks. */
+ * order of ranks. Pure. */
 #ifndef SLUICE_COMMON_MODEL_SHARE_H
 #define SLUICE_COMMON_MODEL_SHARE_H
 

@@ -11,6 +11,7 @@
 #include "common/base/cache_dir.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/model/share.h"
 #include "common/base/memory_info.h"
 #include "common/base/thread.h"
 #include "common/sched/cost_presets.h"
@@ -43,9 +44,8 @@ const struct sl_conf_opt sl_node_opts[] = {
      "compute threads; 0 = one per CPU of cpus, or one for each rank of tensor_parallel", 0, 1024, NULL},
     {"tensor_parallel", SL_CONF_U32, AT(tensor_parallel), "1",
      "ranks that each compute a part of every layer, with an equal part of the threads; the same on all "
-     "nodes, and a "
-     "number that divides the model's KV heads",
-     1, 64, NULL},
+     "nodes, and a number that divides the model's KV heads",
+     1, SL_MAX_RANKS, NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs of this node, \"0\" or \"0-3,8\"; empty = all, not pinned",
      0, 0, NULL},
     {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, reserved at start", 1 << 16,
@@ -114,8 +114,7 @@ const struct sl_conf_opt sl_node_opts[] = {
      600000, NULL},
     {"peer_wait_ms", SL_CONF_U32, AT(peer_wait_ms), "10000",
      "longest wait for the other side of a transfer to announce itself; one that is not connected is waited "
-     "for no "
-     "longer than peer_dead_ms",
+     "for no longer than peer_dead_ms",
      100, 3600000, NULL},
     {"stall_ms", SL_CONF_U32, AT(stall_ms), "30000",
      "without a layer computed for this long, with a step in flight, this node's transfers are given up: the "

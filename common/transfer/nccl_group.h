@@ -7,7 +7,7 @@
 
 #include "kernels/rank_group.h"
 
-/* Waits until NCCL has joined the ranks. SL_ECONFIG: those of sl_nccl_load(), or fewer devices than ranks. SL_EPEER:
+/* Waits until NCCL has joined the ranks; any thread. *out is the caller's, closed by its own close(). SL_ECONFIG: those of sl_nccl_load(), or fewer devices than ranks. SL_EPEER:
  * what NCCL or CUDA said. */
 SL_MUST_CHECK enum sl_err sl_nccl_group_open(uint32_t n_ranks, struct sl_rank_group **out,
                                              struct sl_why *why);

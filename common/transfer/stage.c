@@ -39,8 +39,11 @@ struct sl_stage {
 
 static void on_timer(void *arg, uint32_t events)
 {
-    (void)arg; /* sl_stage_step() runs at the top of every round */
+    const struct sl_xfer *x = arg;
+    uint64_t ticks;
     (void)events;
+    if (read(x->stage->timer, &ticks, sizeof ticks) < 0)
+        return; /* none: what is under way is looked at at the top of every round (sl_stage_step()) */
 }
 
 enum sl_err sl_stage_open(struct sl_xfer *x, struct sl_why *why)
@@ -296,11 +299,7 @@ static void set_ticking(struct sl_stage *st, bool on)
 bool sl_stage_step(struct sl_xfer *x)
 {
     struct sl_stage *st = x->stage;
-    uint64_t ticks;
     bool any = false;
-    if (st->ticking && read(st->timer, &ticks, sizeof ticks) < 0) {
-        /* it has not come: what is under way is looked at all the same */
-    }
     while (!sl_list_empty(&st->moving)) {
         struct sl_staged *g = SL_CONTAINER_OF(st->moving.next, struct sl_staged, node);
         if (!st->ops->done(st->mover, g->ticket))

@@ -18,7 +18,7 @@
 
 #include "router/http/http_call.h"
 
-#define HOST_BYTES 128
+#define HOST_BYTES 128 /* of a Host that is an address or localhost; a longer one is neither */
 
 struct end {
     uint16_t port; /* as it travels, as all here */
@@ -61,7 +61,7 @@ static bool user_of(int family, const struct end *own, const struct end *other, 
     struct {
         struct nlmsghdr head;
         struct inet_diag_msg found;
-        char more[512];
+        char more[512]; /* attributes behind it, which nobody reads */
     } answer;
     memcpy(ask.what.id.idiag_src, own->address, sizeof own->address);
     memcpy(ask.what.id.idiag_dst, other->address, sizeof other->address);
