@@ -65,6 +65,9 @@ static void begin_to_decode(struct sl_node *n, struct sl_charge *c)
 void sl_node_charge_drop(struct sl_node *n, struct sl_charge *c, bool keep_rows)
 {
     struct sl_node_ledger part = c->amount;
+    if (keep_rows && c->decodes)
+        return;
+    c->decodes = keep_rows;
     if (c->state != SL_CHARGE_NONE)
         sl_list_remove(&c->link);
     if (keep_rows)

@@ -142,13 +142,14 @@ struct sl_charge { /* lives in the leg, which stays where it is */
     struct sl_list link; /* in node->prompts, or unlinked */
     int32_t priority;
     uint64_t prompt_tokens, placed_ms;
+    bool decodes; /* its prompt is done, and that was said */
 };
 /* priority: as the node will be told. */
 void sl_node_charge(struct sl_node *n, struct sl_charge *c, const struct sl_node_ledger *amount,
                     int32_t priority, uint64_t now_ms);
 void sl_node_charge_accepted(struct sl_node *n, struct sl_charge *c);
-/* The leg ended, or its prompt is done (then keep_rows is true and only the prompt's part goes). n may be
- * NULL. */
+/* The leg ended, or its prompt is done (then keep_rows is true and only the prompt's part goes; said again, as with
+ * every token, it changes nothing). n may be NULL. */
 void sl_node_charge_drop(struct sl_node *n, struct sl_charge *c, bool keep_rows);
 
 /* True when a set of nodes can serve in at least one mode; else why says what is missing. */

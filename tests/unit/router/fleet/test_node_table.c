@@ -387,6 +387,7 @@ static void ledger_counts_rows_that_do_not_decode_yet(void **s)
     assert_int_equal(v.nodes[0].decode_rows, 1);
     assert_int_equal(v.nodes[0].free_pages, 60);
     beat(t, "d0", 1, 4000, 4000, 1);
+    sl_node_charge_drop(n, &a, true); /* its next token */
     sl_node_table_view(t, 4000, NULL, &v);
     assert_int_equal(v.nodes[0].decode_rows, 1);
     sl_node_charge_drop(n, &a, false);
