@@ -6,8 +6,8 @@ import wires
 from chaos_judge import sanitized
 from harness import BIN
 
-# Freezes, drains and a cut wire; on loopback a kill too. A seed of the bar with good runs in all builds (docs/chaos.jsonl): another may meet the open
-# fault of docs/faults.md.
+# Freezes, drains and a wire cut in one direction; on loopback a kill, freezes, a cancel and mode switches. A seed of the bar with good runs in all builds
+# (docs/chaos.jsonl): some others meet the open fault of docs/faults.md now and then.
 SEED = 1
 # A machine may be slow, but whoever refuses nearly everything is broken. Sanitizers make daemons so slow that no share can be demanded.
 MIN_FINISHED = 0.0 if sanitized(os.path.realpath(BIN)) else 0.5
