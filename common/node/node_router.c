@@ -2,8 +2,9 @@
  * request path).
  *
  * A batch is a list of references into legs until it is sent: legs outlive the round. Sequence numbers count
- * every batch made for this pair of boot ids, sent or lost, so that the router sees a gap; a gap with nothing
- * behind it is shown by an empty batch at the next heartbeat. */
+ * every batch made in this life of the node, sent or lost, so that the router sees a gap; a gap with nothing
+ * behind it is shown by an empty batch at the next heartbeat. They count on at another router behind the same url:
+ * the former may come back, and would take lower ones for sent again. */
 #include "common/node/node_router.h"
 
 #include <math.h>
@@ -179,8 +180,7 @@ static void registered(struct sl_node_router *r, const Sluice__RegisterReply *m)
     }
     sl_free(event_url);
     if (!same) {
-        r->seq = 0;
-        r->gap = false;
+        r->gap = r->seq > 0; /* the numbers that others got */
         r->n_entries = 0;
         memset(r->n_of_kind, 0, sizeof r->n_of_kind);
     }

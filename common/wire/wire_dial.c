@@ -3,16 +3,26 @@
  * A dialer of nng 1.5.2 connects again by itself, but now and then one gives up for good: when its connection is reset
  * in the first bytes (a program that ends, a proxy whose server is not there), it takes that for its own end. A node
  * would be cut off until it is started again. So the connections of a socket are counted, and one that has been
- * without for a while gets a new dialer, and loses the old one. That is done in a thread of its own, since closing a
- * dialer that connects at that moment may never return; then the new one is the last. */
+ * without for a while tries a plain connection. When the peer takes it, and some dialer's tries later there is still
+ * none of nng's, the dialer is dead: a new one is started, then the old one closed. A dialer that still dials is left
+ * alone, since closing one that connects at that moment may never return; but for one that a long cut put to sleep (its
+ * packets are tried again after up to a minute). So all of this is done in a thread of its own, one at a time: when a
+ * close did not return, the new dialer is the last. */
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/wire/wire_nng.h"
 
 #define WAIT_MIN_MS 1500  /* three times as long as a dialer waits between two tries */
-#define WAIT_MAX_MS 60000 /* for a peer that is away for long nothing has to be mended */
+#define WAIT_MAX_MS 12000 /* a try costs one connection, and a peer that is back is found so late */
+#define PROBE_MS    1000 /* a plain connection takes a round trip, or one more when its first packet is lost */
 
 struct sl_dial {
     nng_socket sock;
@@ -22,9 +32,10 @@ struct sl_dial {
     pthread_mutex_t lock; /* of all below */
     nng_dialer dialer;
     int n_pipes;
-    int refs; /* the owner's, and that of the thread that renews */
+    int refs; /* the owner's, and that of the thread that mends */
     nng_duration wait_ms;
     bool looking, stopped;
+    bool answered; /* the peer took a plain connection, and there was none of nng's since */
 };
 
 static void unref(struct sl_dial *d)
@@ -47,13 +58,19 @@ static enum sl_err start_dialer(struct sl_dial *d, struct sl_why *why)
     enum sl_err err = sl_nng_tls(d->guard, d->url, false, &tls, why);
     if (err != SL_OK)
         return err;
-    int rv = nng_dialer_create(&d->dialer, d->sock, d->url);
+    nng_dialer dialer;
+    int rv = nng_dialer_create(&dialer, d->sock, d->url);
+    bool created = rv == 0;
     if (rv == 0 && tls)
-        rv = nng_dialer_set_ptr(d->dialer, NNG_OPT_TLS_CONFIG, tls);
+        rv = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     if (rv == 0)
-        rv = nng_dialer_start(d->dialer, NNG_FLAG_NONBLOCK);
+        rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     if (tls) /* nng does not take NULL */
         nng_tls_config_free(tls);
+    if (rv == 0)
+        d->dialer = dialer;
+    else if (created)
+        nng_dialer_close(dialer); /* it never dialed */
     return rv == 0 ? SL_OK : sl_nng_url_error(rv, "dial", d->url, why);
 }
 
@@ -65,30 +82,80 @@ static void look_later(struct sl_dial *d)
         nng_sleep_aio(d->wait_ms, d->look);
 }
 
+/* nng tells of each pipe that it is about to add, and of its end; in between only of those that came so far. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
 {
     (void)pipe;
     struct sl_dial *d = arg;
     pthread_mutex_lock(&d->lock);
-    d->n_pipes += event == NNG_PIPE_EV_ADD_POST ? 1 : -1;
+    d->n_pipes += event == NNG_PIPE_EV_ADD_PRE ? 1 : -1;
     d->wait_ms = WAIT_MIN_MS;
+    d->answered = false;
     if (d->n_pipes == 0 && !d->looking)
         look_later(d);
     pthread_mutex_unlock(&d->lock);
 }
 
-static void *renew(void *arg)
+static bool connects(const struct addrinfo *a)
+{
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0)
+        return false;
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    int rv = connect(fd, a->ai_addr, a->ai_addrlen), err = 1;
+    socklen_t len = sizeof err;
+    if (rv != 0 && errno == EINPROGRESS && poll(&p, 1, PROBE_MS) == 1 &&
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) == 0)
+        rv = err;
+    close(fd);
+    return rv == 0;
+}
+
+/* Whether the peer takes a plain connection. One on this machine is not asked: a dialer of its kind connects at once
+ * or fails, so it may be closed at any time. */
+static bool peer_is_there(const char *url)
+{
+    const char *host = strstr(url, "tcp://");
+    if (!host)
+        return true;
+    host += strlen("tcp://");
+    const char *colon = strrchr(host, ':');
+    if (!colon)
+        return false;
+    bool brackets = *host == '[' && colon[-1] == ']';
+    char *name = sl_xasprintf("%.*s", (int)(colon - host - 2 * brackets), host + brackets);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    bool there = false;
+    if (getaddrinfo(name, colon + 1, &hints, &list) == 0) {
+        for (const struct addrinfo *a = list; a && !there; a = a->ai_next)
+            there = connects(a);
+        freeaddrinfo(list);
+    }
+    sl_free(name);
+    return there;
+}
+
+static void *mend(void *arg)
 {
     struct sl_dial *d = arg;
     struct sl_why why = {{0}};
+    bool there = peer_is_there(d->url), renewed = false;
     pthread_mutex_lock(&d->lock);
     nng_dialer old = d->dialer;
-    bool renewed = !d->stopped && start_dialer(d, &why) == SL_OK;
+    if (d->n_pipes == 0 && !d->stopped) {
+        bool dead = there && d->answered;
+        d->answered = there && !dead;
+        if (dead) {
+            enum sl_err err = start_dialer(d, &why);
+            renewed = err == SL_OK;
+            SL_DEBUG("dialed anew url=%s code=%s why=\"%s\"", d->url, sl_err_name(err), why.text);
+        }
+        if (there)
+            d->wait_ms = WAIT_MIN_MS;
+    }
     pthread_mutex_unlock(&d->lock);
     if (renewed)
         nng_dialer_close(old);
-    else
-        SL_DEBUG("not dialled again why=\"%s\"", why.text);
     unref(d);
     return NULL;
 }
@@ -99,13 +166,13 @@ static void on_look(void *arg)
     pthread_t thread;
     pthread_mutex_lock(&d->lock);
     d->looking = false;
-    d->wait_ms = d->wait_ms < WAIT_MAX_MS / 2 ? 2 * d->wait_ms : WAIT_MAX_MS;
     if (d->n_pipes == 0 && !d->stopped) {
-        if (d->refs == 1 && pthread_create(&thread, NULL, renew, d) == 0) {
+        if (d->refs == 1 && pthread_create(&thread, NULL, mend, d) == 0) {
             pthread_detach(thread);
             d->refs++;
         }
         look_later(d);
+        d->wait_ms = d->wait_ms < WAIT_MAX_MS / 2 ? 2 * d->wait_ms : WAIT_MAX_MS;
     }
     pthread_mutex_unlock(&d->lock);
 }
@@ -121,7 +188,7 @@ enum sl_err sl_dial_open(nng_socket sock, const char *url, const struct sl_wire_
         unref(d);
         return sl_why_set(why, SL_ENOMEM, "no memory for %s", url);
     }
-    nng_pipe_notify(sock, NNG_PIPE_EV_ADD_POST, on_pipe, d);
+    nng_pipe_notify(sock, NNG_PIPE_EV_ADD_PRE, on_pipe, d);
     nng_pipe_notify(sock, NNG_PIPE_EV_REM_POST, on_pipe, d);
     enum sl_err err = start_dialer(d, why);
     if (err != SL_OK) {

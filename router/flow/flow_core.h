@@ -22,6 +22,7 @@
 #include "router/admin/step_log.h"
 #include "router/fleet/node_link.h"
 #include "router/flow/flow_door.h"
+#include "common/base/log.h"
 #include "router/flow/recover.h"
 #include "router/flow/request_flow.h"
 #include "router/flow/request_table.h"
@@ -40,6 +41,7 @@ struct sl_flow {
     struct sl_wire_server *register_server, *admin_server;
     struct sl_wire_pull *pull;
     uint64_t n_events_repeated; /* batches */
+    struct sl_log_limit repeated_told;
 
     struct sl_door *door;
     struct sl_node_table *nodes;

@@ -223,12 +223,17 @@ void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r)
     sl_flow_arm(f, r);
 }
 
-static void resync_node(struct sl_flow *f, const struct sl_node *n)
+/* How many of its requests run there. */
+static unsigned resync_node(struct sl_flow *f, const struct sl_node *n)
 {
+    unsigned n_there = 0;
     for (struct sl_request *r = sl_request_table_next(f->table, NULL); r;
          r = sl_request_table_next(f->table, r))
-        if (is_leg(&r->d, n->name, n->boot_id) || is_leg(&r->p, n->name, n->boot_id))
+        if (is_leg(&r->d, n->name, n->boot_id) || is_leg(&r->p, n->name, n->boot_id)) {
             sl_flow_ask_resync(f, r);
+            n_there++;
+        }
+    return n_there;
 }
 
 void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b)
@@ -241,16 +246,24 @@ void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b)
     }
     if (b->seq <= n->event_seq) { /* an overtaken one was asked for again by the gap that it left */
         f->n_events_repeated++;
-        SL_INFO("events that were here already, or sent again by someone who heard them, dropped peer=%s "
-                "seq=%" PRIu64,
-                b->node, b->seq);
+        unsigned suppressed;
+        if (sl_log_allow(&f->repeated_told, 1000, &suppressed))
+            SL_INFO("events that were here already, or sent again by someone who heard them, dropped peer=%s "
+                    "seq=%" PRIu64 " suppressed=%u",
+                    b->node, b->seq, suppressed);
         return;
     }
     bool gap = b->seq > n->event_seq + 1;
     n->event_seq = b->seq;
     if (gap) {
-        SL_WARN("events were lost; asking for them again peer=%s seq=%" PRIu64, b->node, b->seq);
-        resync_node(f, n);
+        unsigned n_there = resync_node(f, n);
+        if (n_there)
+            SL_WARN("events were lost; asking for them again peer=%s seq=%" PRIu64 " requests=%u", b->node,
+                    b->seq, n_there);
+        else
+            SL_INFO(
+                "events went to another router, or were lost for none of the requests peer=%s seq=%" PRIu64,
+                b->node, b->seq);
     }
     for (size_t i = 0; i < b->n_legs; i++)
         see_leg(f, b->legs[i], b->node, b->boot_id);

@@ -1,5 +1,6 @@
 """What a process holds: descriptors and resident memory, before chaos and after it."""
 import os
+from collections import Counter
 
 from harness import DECISION_RECORDS, wait_for
 
@@ -11,6 +12,17 @@ RECORD_BYTES = 11 << 10
 
 def n_descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def descriptors(pid):
+    """What each one is, the same ones counted together."""
+    kinds = Counter()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            kinds[os.readlink(f"/proc/{pid}/fd/{fd}")] += 1
+        except FileNotFoundError:
+            pass  # closed meanwhile
+    return ", ".join(f"{n} x {what}" if n > 1 else what for what, n in sorted(kinds.items()))
 
 
 def resident_bytes(pid):
@@ -44,7 +56,7 @@ class Footprint:
             try:
                 wait_for(f"{name} to hold no more than {most} descriptors", lambda: n_descriptors(pid) <= most)
             except AssertionError as e:
-                problems.append(f"{e}; it holds {n_descriptors(pid)}")
+                problems.append(f"{e}; it holds {n_descriptors(pid)}: {descriptors(pid)}")
             now = resident_bytes(pid)
             out[name] = [self.resident[name], now]
             same = pid == self.pids[name]

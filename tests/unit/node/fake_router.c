@@ -141,7 +141,8 @@ static void on_events(struct fake_router *r, const Sluice__EventBatch *b)
     struct fake_node *n = node_by_name(r, b->node);
     if (!n || n->boot_id != b->boot_id || b->router_boot_id != r->boot_id)
         return;
-    n->n_gaps += b->seq != n->last_seq + 1;
+    n->n_gaps += b->seq > n->last_seq + 1;
+    n->n_repeated += b->seq <= n->last_seq;
     n->last_seq = b->seq;
     for (size_t i = 0; i < b->n_tokens; i++) {
         const Sluice__TokenEvent *t = b->tokens[i];

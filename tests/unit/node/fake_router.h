@@ -22,7 +22,7 @@ struct fake_node {
     Sluice__Role prefers;
     bool draining; /* by its last heartbeat */
     uint32_t n_registered, n_heartbeats;
-    uint64_t last_seq, n_gaps;
+    uint64_t last_seq, n_gaps, n_repeated; /* over all of the router's lives */
     struct sl_wire_client *client;
 };
 

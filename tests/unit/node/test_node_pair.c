@@ -174,7 +174,7 @@ static void every_split_gives_the_same_tokens_and_moves_its_pages(void **state)
     expect_same(base, run(c, &a), 0, 24);
     fake_expect_no_leak(&c->router, c->p);
     fake_expect_no_leak(&c->router, c->d);
-    assert_int_equal(c->d->n_gaps + c->p->n_gaps, 0);
+    assert_int_equal(c->d->n_gaps + c->p->n_gaps + c->d->n_repeated + c->p->n_repeated, 0);
 }
 
 static void prefix_hit_on_both_nodes_gives_the_same_tokens(void **state)
@@ -641,7 +641,6 @@ static void router_that_falls_silent_has_its_requests_canceled(void **state)
     uint32_t before = c.d->n_registered;
     c.router.router_dead_ms = FAKE_WAIT_MS;
     c.router.boot_id++;
-    c.d->last_seq = 0;
     FAKE_WAIT(&c.router, c.d->n_registered > before);
     a = make_ask(&c, id, 0);
     assert_int_equal(run(&c, &a)->n_tokens, 24);
@@ -689,11 +688,11 @@ static void router_that_restarts_is_registered_at_again(void **state)
     assert_int_equal(fake_submit(&c.router, &a), SL_OK);
     uint32_t before = c.d->n_registered;
     c.router.boot_id++;
-    c.d->last_seq = 0;
     FAKE_WAIT(&c.router, c.d->n_registered > before);
     fake_expect_no_leak(&c.router, c.d); /* the old router's request is gone */
     a = make_ask(&c, id, 0);
     assert_int_equal(run(&c, &a)->n_tokens, 24);
+    assert_int_equal(c.d->n_repeated, 0); /* numbers of batches count on: the old router may come back */
     close_own(&c);
 }
 

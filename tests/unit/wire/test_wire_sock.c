@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 #include <nng/nng.h>
@@ -500,6 +502,37 @@ static void dialer_that_gave_up_is_followed_by_another(void **state)
     sl_queue_free(requests);
 }
 
+static uint32_t next_dialer_id(nng_socket s)
+{
+    nng_dialer d;
+    assert_int_equal(nng_dialer_create(&d, s, "tcp://127.0.0.1:1"), 0);
+    uint32_t id = (uint32_t)nng_dialer_id(d);
+    assert_int_equal(nng_dialer_close(d), 0);
+    return id;
+}
+
+/* A dialer whose peer is away dials on: closing it as it does may never return. */
+static void dialer_of_a_peer_that_is_away_is_left_alone(void **state)
+{
+    (void)state;
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0); /* has the port, but does not listen */
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, len), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    char url[64];
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ntohs(a.sin_port));
+    struct sl_dial *dial;
+    nng_socket s;
+    assert_int_equal(nng_req0_open(&s), 0);
+    uint32_t before = next_dialer_id(s);
+    assert_int_equal(sl_dial_open(s, url, NULL, &dial, NULL), SL_OK);
+    usleep(3500 * 1000); /* it looks after 1.5 and 3 s; if it comes to that later, nothing is seen here */
+    assert_int_equal(next_dialer_id(s), before + 2);
+    sl_dial_close(dial);
+    close(fd);
+}
+
 static const struct sl_secret secret_a = {{1}}, secret_b = {{2}};
 static const struct sl_wire_guard guard_none, guard_a = {.secret = &secret_a},
                                               guard_b = {.secret = &secret_b};
@@ -684,6 +717,7 @@ int main(void)
         cmocka_unit_test(ipc_needs_no_secret),
         cmocka_unit_test(client_reconnects_when_its_server_comes_back),
         cmocka_unit_test(dialer_that_gave_up_is_followed_by_another),
+        cmocka_unit_test(dialer_of_a_peer_that_is_away_is_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "tests/unit/router/flow/flow_rig.h"
@@ -121,6 +122,51 @@ static void lost_batch_is_asked_for_again(void **state)
     assert_string_equal(rig_record(&s.r, s.c.id, "resyncs"), "1");
     assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "1");
     end(&s);
+}
+
+static void wait_metric(struct rig *r, const char *line)
+{
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS;;) {
+        struct sl_buf b;
+        sl_buf_init(&b, 1 << 20);
+        sl_metrics_render(r->metrics, &b);
+        bool there = strstr(b.data, line) != NULL;
+        sl_buf_fini(&b);
+        if (there)
+            return;
+        assert_true(sl_now_ms() < end);
+        usleep(5000);
+    }
+}
+
+/* A node counts its batches over all routers that it had: here the numbers up to 40 went to another. */
+static void numbers_of_batches_for_another_router_cost_nothing(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(d));
+    struct rig_batch b;
+    d->seq = 40;
+    rig_batch(&b, d);
+    rig_send(&b);
+    d->seq = 40;
+    rig_batch(&b, d);
+    rig_send(&b);
+    wait_metric(&r, "\nsluice_control_replays_total 1\n"); /* so the first was taken */
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    rig_accept(d, SUBMIT, NULL);
+    rig_say(d, c.id, 1, 0, "ab.");
+    rig_end(d, c.id, 1, DUTY_D, STOP);
+    rig_wait_end(&c);
+    assert_string_equal(c.text, "ab");
+    assert_string_equal(rig_record(&r, c.id, "resyncs"), "0");
+    rig_wait_idle(&r);
+    rig_client_fini(&c);
+    rig_close(&r);
 }
 
 static void lost_end_is_found_by_the_next_batch(void **state)
@@ -715,6 +761,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_batch_is_asked_for_again),
+        cmocka_unit_test(numbers_of_batches_for_another_router_cost_nothing),
         cmocka_unit_test(lost_end_is_found_by_the_next_batch),
         cmocka_unit_test(end_behind_a_lost_token_waits_for_it),
         cmocka_unit_test(stop_string_in_a_resync_behind_the_end_is_the_reason),
