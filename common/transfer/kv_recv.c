@@ -313,7 +313,7 @@ static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
                         : sl_xfer_page(x, r->pages[h->index]);
     if (!at) {
         sl_flight_free(x, f);
-        sl_peer_disconnect(p, "more pages came than this node can hold on their way to its device");
+        sl_peer_disconnect(p, "more pages are on their way at once than a prefill node may send");
         return;
     }
     r->rejected = false;

@@ -8,10 +8,12 @@
  * receives into the device's slots, any other the pinned ones of the host, and then the copy over the bus of one
  * payload runs beside the gathering of the next and the sending of those before.
  *
- * Bounds: P takes what slots there are, and waits. D cannot let a peer wait: what arrives when no slots are free lands
- * in host memory (a spill), and goes through slots in as many parts as it takes, when there are some. Slots that are
- * taken are freed by this node alone, or by a payload that a peer had in its hands already: nobody waits for another
- * in a circle.
+ * Bounds: P takes what slots there are, and waits. What D has begun to receive it must take: what arrives when no slots
+ * are free lands in host memory (a spill), and goes through slots in as many parts as it takes, when there are some.
+ * A peer's window is returned when the link has delivered, not when D has placed. So while more has landed beside the
+ * slots than would fit in them, the link is left alone (sl_stage_is_full()), and peers wait as for a slow one; what is
+ * still landing is within the window of each peer, or that peer is disconnected. Some slots (n_kept) are for spills
+ * only: no payload that a link has yet to bring or to send holds them, so spills end without the link.
  *
  * The mover is asked for its oldest call while some are under way, by a timer; calls end in the order in which they
  * began, or nearly so. */
@@ -27,11 +29,12 @@ struct sl_stage {
     const struct sl_kv_mover_ops *ops;
     struct sl_kv_mover *mover;
     struct sl_kv_slots slots;
-    bool on_device; /* links take the device's slots */
-    bool *taken;    /* [n_slots] */
-    uint64_t spilt_bytes;
-    struct sl_list moving; /* struct sl_staged, in the order they began */
-    struct sl_list landed; /* the same: wait for the mover, or for slots */
+    bool on_device;              /* links take the device's slots */
+    bool *taken;                 /* [n_slots] */
+    uint32_t n_kept;             /* the first slots, for spills only */
+    uint64_t landed_spilt_bytes; /* of spills that have landed */
+    struct sl_list moving;       /* struct sl_staged, in the order they began */
+    struct sl_list landed;       /* the same: wait for the mover, or for slots */
     uint32_t n_moving;
     int timer;
     bool ticking;
@@ -70,6 +73,8 @@ enum sl_err sl_stage_open(struct sl_xfer *x, struct sl_why *why)
         return e;
     st->slots = st->ops->slots(st->mover);
     SL_ASSERT(st->slots.page_bytes == x->conf.page_bytes);
+    st->n_kept = st->slots.n_slots / SL_XFER_STAGE_KEPT;
+    st->n_kept = st->n_kept ? st->n_kept : 1;
     st->taken = sl_xcalloc(st->slots.n_slots, sizeof *st->taken);
     return SL_OK;
 }
@@ -91,7 +96,7 @@ void sl_stage_close(struct sl_xfer *x)
     struct sl_stage *st = x->stage;
     if (!st)
         return;
-    SL_ASSERT(atomic_load(&x->n_staged) == 0 && st->spilt_bytes == 0);
+    SL_ASSERT(atomic_load(&x->n_staged) == 0 && st->landed_spilt_bytes == 0);
     if (st->mover)
         st->ops->close(st->mover);
     if (st->timer >= 0) {
@@ -127,11 +132,11 @@ void *sl_stage_payload(const struct sl_xfer *x, const struct sl_flight *f)
 
 /* ---- slots ---- */
 
-/* The first n free slots side by side, or the longest run of fewer; returns how many, *at is the first. */
-static uint32_t find_slots(const struct sl_stage *st, uint32_t n, uint32_t *at)
+/* The first n free slots side by side from first on, or the longest run of fewer; returns how many, *at is where. */
+static uint32_t find_slots(const struct sl_stage *st, uint32_t first, uint32_t n, uint32_t *at)
 {
     uint32_t best = 0, run = 0;
-    for (uint32_t i = 0; i < st->slots.n_slots && best < n; i++) {
+    for (uint32_t i = first; i < st->slots.n_slots && best < n; i++) {
         run = st->taken[i] ? 0 : run + 1;
         if (run > best) {
             best = run;
@@ -170,6 +175,11 @@ static struct sl_staged *staged_new(struct sl_xfer *x, struct sl_flight *f, cons
     return g;
 }
 
+static uint64_t spilt_bytes(const struct sl_stage *st, const struct sl_flight *f)
+{
+    return f->staged->spill ? f->count * st->slots.page_bytes : 0;
+}
+
 void sl_stage_release(struct sl_xfer *x, struct sl_flight *f)
 {
     struct sl_stage *st = x->stage;
@@ -177,8 +187,10 @@ void sl_stage_release(struct sl_xfer *x, struct sl_flight *f)
     SL_ASSERT(g->n_moving == 0 || st->n_moving == 0); /* else the mover still has it; or sl_stage_stop() */
     free_slots(st, g);
     sl_list_remove(&g->node);
-    if (g->spill)
-        st->spilt_bytes -= f->count * st->slots.page_bytes;
+    if (g->has_landed)
+        st->landed_spilt_bytes -= spilt_bytes(st, f);
+    else if (f->peer)
+        f->peer->spilt_bytes -= spilt_bytes(st, f);
     atomic_fetch_sub(&x->n_staged, f->count);
     sl_free(g->spill);
     sl_free(g->pages);
@@ -208,14 +220,14 @@ static void begin(struct sl_xfer *x, struct sl_staged *g, move_fn *call, uint32_
 uint32_t sl_stage_room(const struct sl_xfer *x, uint32_t n)
 {
     uint32_t at = 0;
-    return x->stage->n_moving < SL_XFER_STAGE_MOVES ? find_slots(x->stage, n, &at) : 0;
+    return x->stage->n_moving < SL_XFER_STAGE_MOVES ? find_slots(x->stage, x->stage->n_kept, n, &at) : 0;
 }
 
 void sl_stage_fetch(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens)
 {
     struct sl_stage *st = x->stage;
     struct sl_staged *g = staged_new(x, f, pages, n_tokens);
-    uint32_t at = 0, n = find_slots(st, f->count, &at);
+    uint32_t at = 0, n = find_slots(st, st->n_kept, f->count, &at);
     SL_ASSERT(n == f->count); /* sl_stage_room() */
     take_slots(st, g, at, n);
     begin(x, g, st->on_device ? st->ops->gather : st->ops->fetch, n);
@@ -226,22 +238,34 @@ void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *p
     struct sl_stage *st = x->stage;
     uint64_t bytes = f->count * st->slots.page_bytes;
     uint32_t at = 0;
-    bool fits = find_slots(st, f->count, &at) == f->count;
-    if (!fits && st->spilt_bytes + bytes > SL_XFER_SPILL_BYTES)
+    bool fits = find_slots(st, st->n_kept, f->count, &at) == f->count;
+    /* A window and a page, and as much again: P may hear of an end before D does. */
+    if (!fits && f->peer->spilt_bytes + bytes > 2 * (SL_XFER_MAX_INFLIGHT + st->slots.page_bytes))
         return NULL;
     struct sl_staged *g = staged_new(x, f, pages, n_tokens);
     if (fits) {
         take_slots(st, g, at, f->count);
     } else {
         g->spill = sl_xalloc(bytes);
-        st->spilt_bytes += bytes;
+        f->peer->spilt_bytes += bytes;
     }
     return sl_stage_payload(x, f);
 }
 
 void sl_stage_place(struct sl_xfer *x, struct sl_flight *f)
 {
-    sl_list_add_tail(&x->stage->landed, &f->staged->node);
+    struct sl_stage *st = x->stage;
+    f->staged->has_landed = true;
+    st->landed_spilt_bytes += spilt_bytes(st, f);
+    if (f->peer)
+        f->peer->spilt_bytes -= spilt_bytes(st, f);
+    sl_list_add_tail(&st->landed, &f->staged->node);
+}
+
+bool sl_stage_is_full(const struct sl_xfer *x)
+{
+    const struct sl_stage *st = x->stage;
+    return st->landed_spilt_bytes > st->slots.n_slots * st->slots.page_bytes;
 }
 
 /* False: it has to wait. */
@@ -252,7 +276,7 @@ static bool place(struct sl_xfer *x, struct sl_staged *g)
     if (st->n_moving == SL_XFER_STAGE_MOVES)
         return false;
     if (g->spill) {
-        if ((n = find_slots(st, n, &at)) == 0)
+        if ((n = find_slots(st, 0, n, &at)) == 0)
             return false;
         take_slots(st, g, at, n);
         memcpy(slot_at(st, false, at), g->spill + g->n_moved * st->slots.page_bytes,

@@ -298,7 +298,7 @@ static void on_link(void *arg, uint32_t events)
  */
 static void round_once(struct sl_xfer *x, uint32_t max_wait_ms)
 {
-    bool busy = x->ops->progress(x->link);
+    bool full = x->stage && sl_stage_is_full(x), busy = !full && x->ops->progress(x->link);
     if (x->stage)
         busy |= sl_stage_step(x);
     if (x->pump_wanted) {

@@ -37,11 +37,11 @@
 /* Of a stage, which pages of a device pass through, both ways and for all peers: */
 #define SL_XFER_STAGE_BYTES                                                                                  \
     (128u << 20)                   /* what eight connections may have in flight; pinned and on the device */
-#define SL_XFER_STAGE_MIN_SLOTS 4u /* of a page each, however large: two under way each way */
+#define SL_XFER_STAGE_MIN_SLOTS 5u /* of a page each, however large: two under way each way, and one kept */
+#define SL_XFER_STAGE_KEPT      8u /* one in so many slots is kept for spills: 16 MiB are 0.3 ms of a bus */
 #define SL_XFER_STAGE_MAX_SLOTS 1024u /* small pages: as many as fit 32 lists of 80 bytes a slot in 3 MiB */
 #define SL_XFER_STAGE_MOVES     16u /* calls of the mover under way; it has 32 tickets and waits for the 33rd */
-#define SL_XFER_STAGE_POLL_US   50u          /* gathering 4 MiB takes 3 us, the bus 80 us */
-#define SL_XFER_SPILL_BYTES     (256u << 20) /* arrived when all slots were taken: 16 connections' windows */
+#define SL_XFER_STAGE_POLL_US   50u /* gathering 4 MiB takes 3 us, the bus 80 us */
 
 enum sl_peer_state { SL_PEER_CONNECTING, SL_PEER_HELLO, SL_PEER_PROVING, SL_PEER_UP, SL_PEER_CLOSED };
 
@@ -58,6 +58,7 @@ struct sl_peer {
     uint64_t down_since_ms; /* 0 = not lost since it was up */
     uint32_t retry_wait_ms;
     uint64_t inflight_bytes, max_inflight_bytes;
+    uint64_t spilt_bytes; /* landing here beside the slots of the stage */
     struct sl_peer_nonces {
         unsigned char p[SL_NONCE_BYTES], d[SL_NONCE_BYTES]; /* of this connection's handshake */
     } nonces;
@@ -164,6 +165,7 @@ struct sl_staged {
     uint32_t n_moving, n_moved; /* pages */
     uint64_t ticket;
     unsigned char *spill; /* the payload outside of slots, or NULL */
+    bool has_landed;      /* of a payload that is received */
 };
 
 /* One payload under way: its address is the link's token. */
@@ -251,13 +253,15 @@ void *sl_stage_memory(const struct sl_xfer *x, size_t *bytes);
 uint32_t sl_stage_room(const struct sl_xfer *x, uint32_t n);
 /* P: fetches so many into f's slots; sl_send_fetched() follows. */
 void sl_stage_fetch(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens);
-/* D: memory for f's payload to land in; NULL when what is under way has reached its bounds. */
+/* D: memory for f's payload to land in; NULL when its peer sends more than its window has. */
 void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens);
 /* D: the payload is there and goes to its pages; sl_recv_landed() follows, and f is freed. */
 void sl_stage_place(struct sl_xfer *x, struct sl_flight *f);
 void *sl_stage_payload(const struct sl_xfer *x, const struct sl_flight *f); /* where it lies */
-bool sl_stage_is_host(const struct sl_xfer *x);                             /* the host may read it */
-void sl_stage_release(struct sl_xfer *x, struct sl_flight *f);              /* frees f->staged */
+/* More has landed than there is room for: peers are to wait, and the mover makes room without the link. */
+bool sl_stage_is_full(const struct sl_xfer *x);
+bool sl_stage_is_host(const struct sl_xfer *x);                /* the host may read it */
+void sl_stage_release(struct sl_xfer *x, struct sl_flight *f); /* frees f->staged */
 
 /* peer.c */
 struct sl_peer *sl_peer_dial(struct sl_xfer *x, const struct sl_xfer_peer *to, struct sl_why *why);

@@ -2,9 +2,11 @@
  * (few slots for many pages, pages that came when there was none, a device at one side only, ends in the middle, after
  * which no page stays in it), and the cases of a transport that it takes part in, over UCX and the fake NCCL. Those of
  * the loop all run with pages on devices in unit.transfer.transfer_loop_device. */
+#include "tests/unit/transfer/raw_peer.h"
 #include "tests/unit/transfer/xfer_cases.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,7 +59,7 @@ static void host_that_touches_a_page_of_the_device_dies(void **state)
     rig_close(&n);
 }
 
-/* Four slots: P sends four pages a message, and D, whose peer may send all it has in one, lets most of them wait. */
+/* Five slots, one of them kept: P sends four pages a message, and D, whose peer may send all it has in one, lets most of them wait. */
 static void few_slots_carry_many_pages_whoever_has_a_device(void **state)
 {
     static const char *const devices[] = {"pd", "p", "d"}, *const transports[] = {"loop", "ucx"};
@@ -92,11 +94,12 @@ static enum sl_loop_fault hold_pages(void *arg, const void *header, size_t heade
                                                                                          : SL_LOOP_DELIVER;
 }
 
-static void wait_staged(struct rig_node *n)
+static void wait_staged(struct rig_node *n, uint32_t pages)
 {
-    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_staged_pages(n->x) == 0; usleep(1000))
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_staged_pages(n->x) < pages; usleep(1000))
         if (sl_now_ms() > end)
-            fail_msg("no page comes into the stage of %s", n->peer.name);
+            fail_msg("%u pages come into the stage of %s, not %u", sl_xfer_staged_pages(n->x), n->peer.name,
+                     pages);
 }
 
 /* Pages are held between the nodes, in slots and beside them, when one side gives up or closes: nobody is told of an
@@ -116,8 +119,8 @@ static void ends_in_the_middle_leave_no_page_in_the_stage(void **state)
         pair_fill(&t, 1, p, N_PAGES);
         pair_begin(&t, &k, N_PAGES * PT, d, 0);
         assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT), SL_OK);
-        wait_staged(&t.p);
-        wait_staged(&t.d);
+        wait_staged(&t.p, 1);
+        wait_staged(&t.d, 1);
         struct rig_node *left = way == P_CLOSES ? &t.d : &t.p;
         if (way == P_ABORTS || way == D_CANCELS) {
             assert_int_equal(way == P_ABORTS ? sl_xfer_send_abort(t.p.x, &k, &t.d.peer, "enough")
@@ -145,6 +148,134 @@ static void ends_in_the_middle_leave_no_page_in_the_stage(void **state)
         sl_link_loop_set_fault(NULL, NULL);
         pair_close(&t);
     }
+}
+
+/* A mover that moves nothing before it may, and then takes longer for each payload than a round of the link, which
+ * brings up to 64 messages. */
+enum { BURST = 600, ROUND_MESSAGES = 64, ROUNDS_PER_MOVE = 8, SLOTS = 5 };
+static struct {
+    struct sl_kv_mover_ops ops;
+    int (*done)(struct sl_kv_mover *m, uint64_t ticket);
+    atomic_bool may;
+    _Atomic(struct sl_xfer *) x;
+    atomic_uint most_staged;
+    uint32_t asked; /* the transfer thread's */
+} slow;
+
+static int slow_done(struct sl_kv_mover *m, uint64_t ticket)
+{
+    struct sl_xfer *x = atomic_load(&slow.x);
+    uint32_t staged = x ? sl_xfer_staged_pages(x) : 0;
+    if (staged > atomic_load(&slow.most_staged))
+        atomic_store(&slow.most_staged, staged);
+    return atomic_load(&slow.may) && ++slow.asked % ROUNDS_PER_MOVE == 0 ? slow.done(m, ticket) : 0;
+}
+
+static const struct sl_kv_mover_ops *slow_mover(const struct sl_kv_mover_ops *of)
+{
+    slow.ops = *of;
+    slow.done = of->done;
+    slow.ops.done = slow_done;
+    return &slow.ops;
+}
+
+static void peer_faster_than_the_mover_waits(void **state)
+{
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("burst", 1);
+    uint32_t p[BURST], d[BURST];
+    (void)state;
+    for (uint32_t i = 0; i < BURST; i++) { /* no neighbours at P: a message a page */
+        p[i] = BURST - 1 - i;
+        d[i] = i * 7 % BURST;
+    }
+    rig_set_devices("d");
+    pair_open(&t, "loop", &(struct rig_opts){.n_pages = BURST},
+              &(struct rig_opts){.n_pages = BURST, .stage_bytes = 1, .mover = slow_mover});
+    atomic_store(&slow.x, t.d.x);
+    pair_fill(&t, 1, p, BURST);
+    pair_begin(&t, &k, BURST * PT, d, 0);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, BURST * PT), SL_OK);
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; sl_xfer_totals(t.p.x).pages_sent < BURST; usleep(1000))
+        if (sl_now_ms() > end)
+            fail_msg("the link does not take all pages");
+    atomic_store(&slow.may, true);
+    expect(&t, &k, SL_OK, SL_OK);
+    pair_check(&t, 1, d, 0, BURST);
+    /* slots, as many beside them, and what one round brings */
+    assert_in_range(atomic_load(&slow.most_staged), SLOTS, 2 * SLOTS + ROUND_MESSAGES);
+    pair_close(&t);
+}
+
+static enum sl_loop_fault hold_slow_pages(void *arg, const void *header, size_t header_len,
+                                          size_t payload_len)
+{
+    struct sl_kv_header h;
+    bool hit = hold_pages(arg, header, header_len, payload_len) == SL_LOOP_HOLD &&
+               sl_kv_header_unpack(header, header_len, &h) == SL_OK && strcmp(h.key.request, "slow") == 0;
+    return hit ? SL_LOOP_HOLD : SL_LOOP_DELIVER;
+}
+
+/* Payloads that a link has yet to bring hold all slots but the kept one, through which others go. */
+static void slow_payloads_do_not_hold_up_those_that_have_landed(void **state)
+{
+    struct xfer_pair t;
+    struct sl_xfer_key held = rig_key("slow", 1), k = rig_key("fast", 1);
+    uint32_t p[N_PAGES], d[N_PAGES], e[N_PAGES];
+    (void)state;
+    lists(p, d);
+    for (uint32_t i = 0; i < N_PAGES; i++)
+        e[i] = N_PAGES + d[i];
+    rig_set_devices("d");
+    sl_link_loop_set_fault(hold_slow_pages, NULL);
+    pair_open(&t, "loop", &few_slots,
+              &(struct rig_opts){.n_pages = 2 * N_PAGES, .head_dim = HEAD, .stage_bytes = 1});
+    pair_fill(&t, 1, p, N_PAGES);
+    pair_begin(&t, &held, N_PAGES * PT, d, 0);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &held, p, N_PAGES * PT), SL_OK);
+    wait_staged(&t.d, N_PAGES);
+    pair_begin(&t, &k, N_PAGES * PT, e, 0);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT), SL_OK);
+    expect(&t, &k, SL_OK, SL_OK);
+    assert_false(rig_has(&t.d, SL_XFER_RECV_DONE, &held));
+    pair_check(&t, 1, e, 0, N_PAGES);
+    sl_link_loop_set_fault(NULL, NULL);
+    sl_link_loop_release();
+    expect(&t, &held, SL_OK, SL_OK);
+    pair_check(&t, 1, d, 0, N_PAGES);
+    pair_close(&t);
+}
+
+/* A window is 16 MiB. */
+static void peer_that_keeps_no_window_is_disconnected(void **state)
+{
+    enum { MANY = 1100 }; /* 34 MiB */
+    struct rig_node d;
+    struct raw_peer r;
+    struct sl_xfer_key k = rig_key("wide", 1);
+    uint32_t *pages = sl_xcalloc(MANY, sizeof *pages);
+    (void)state;
+    rig_set_devices("d");
+    rig_iota(pages, MANY, 0);
+    rig_open(&d, &(struct rig_opts){.name = "d0", .n_pages = MANY, .head_dim = HEAD, .stage_bytes = 1});
+    raw_open(&r, "loop", "p0", 7);
+    r.hello.id.geometry.head_dim = HEAD;
+    raw_join(&r, &d);
+    struct sl_xfer_peer from = raw_ref(&r);
+    assert_int_equal(sl_xfer_recv_open(d.x, &k, &from, pages, MANY * PT, 0, RIG_DEADLINE_MS), SL_OK);
+    struct sl_kv_header h = {.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = MANY * PT, .deadline_ms = 1000};
+    raw_send(&r, &h, NULL, 0);
+    raw_free(raw_wait(&r, SL_KV_GRANT));
+    unsigned char *junk = sl_xcalloc(MANY, d.page_bytes);
+    h = (struct sl_kv_header){.type = SL_KV_PAGES, .key = k, .count = MANY};
+    raw_send(&r, &h, junk, MANY * d.page_bytes);
+    raw_wait_closed(&r);
+    assert_int_equal(rig_wait(&d, SL_XFER_RECV_DONE, &k).err, SL_EPEER);
+    rig_wait_unstaged(&d);
+    raw_close(&r);
+    rig_close(&d);
+    sl_free(junk);
+    sl_free(pages);
 }
 
 /* One that is damaged on its way is found by the device's digest, fetched again and placed again. */
@@ -221,6 +352,9 @@ int main(void)
         cmocka_unit_test(host_that_touches_a_page_of_the_device_dies),
         cmocka_unit_test(few_slots_carry_many_pages_whoever_has_a_device),
         cmocka_unit_test(ends_in_the_middle_leave_no_page_in_the_stage),
+        cmocka_unit_test(peer_faster_than_the_mover_waits),
+        cmocka_unit_test(slow_payloads_do_not_hold_up_those_that_have_landed),
+        cmocka_unit_test(peer_that_keeps_no_window_is_disconnected),
         cmocka_unit_test(damage_is_found_on_the_device_and_mended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

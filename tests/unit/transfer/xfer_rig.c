@@ -115,6 +115,8 @@ void rig_open(struct rig_node *n, const struct rig_opts *o)
     snprintf(c.self.name, sizeof c.self.name, "%s", o->name ? o->name : "node");
     c.page_bytes = sl_kv_page_bytes(&c.self.geometry);
     open_pages(n, &c);
+    if (o->mover && n->ops)
+        c.device.ops = n->device.ops = o->mover(n->ops->mover);
     if (o->edit)
         o->edit(&c.self);
     n->events = c.events = sl_queue_new(o->max_events ? o->max_events : 4096);

@@ -37,6 +37,8 @@ struct rig_opts {
     bool link_test, no_digests;
     /* changes the identity before the node opens */
     void (*edit)(struct sl_xfer_identity *id);
+    /* the mover of pages on a device, made of the backend's; NULL = that one */
+    const struct sl_kv_mover_ops *(*mover)(const struct sl_kv_mover_ops *of);
 };
 
 struct rig_node {
