@@ -265,22 +265,25 @@ close_file:
     return SL_OK;
 }
 
-static void save_rank(struct sl_model *m)
-{
-    const struct sl_weights_source from = {.conf = &m->conf, .share = m->share, .cache_dir = m->cache_dir};
-    sl_weights_save(&m->weights, &from);
-}
-
 void sl_model_save_packed(struct sl_model *m)
 {
-    for (uint32_t r = 0; r < m->share.n_ranks; r++)
-        save_rank(sl_model_rank(m, r));
+    struct sl_pack_save saves[SL_MAX_RANKS];
+    size_t n = 0;
+    for (uint32_t r = 0; r < m->share.n_ranks; r++) {
+        const struct sl_model *rank = sl_model_rank(m, r);
+        const struct sl_weights_source from = {
+            .conf = &rank->conf, .share = rank->share, .cache_dir = rank->cache_dir};
+        n += sl_weights_to_save(&rank->weights, &from, &saves[n]);
+    }
+    if (m->saver == NULL)
+        m->saver = sl_pack_saver_start(saves, n);
 }
 
 void sl_model_close(struct sl_model *m)
 {
     if (m == NULL)
         return;
+    sl_pack_saver_end(m->saver);
     sl_ranks_stop(m->ranks);
     for (uint32_t r = 1; m->peers != NULL && r < m->share.n_ranks; r++) {
         if (m->peers[r - 1] != NULL)

@@ -21,7 +21,8 @@ struct sl_model {
     float *rope_factors; /* [rope_dim / 2], what conf.attn.rope_factors points to */
     struct sl_weights weights;
     struct sl_model_times times;
-    char *cache_dir; /* NULL = no cache */
+    char *cache_dir;             /* NULL = no cache */
+    struct sl_pack_saver *saver; /* rank 0's, of all ranks; NULL = nothing was to be saved */
     /* Activations, float32 on the device; n_heads, n_kv_heads, d_ff of this rank. */
     struct sl_vector x;       /* [max_rows, d_model] the residual stream */
     struct sl_vector qkv;     /* [slice_rows, (n_heads + 2 n_kv_heads) * head_dim] */

@@ -363,10 +363,11 @@ static uint64_t plan(const struct sl_pack_save *s, struct header *h, struct reco
     return h->file_bytes;
 }
 
-static enum sl_err make_room(const struct sl_pack_save *s, uint64_t bytes, struct sl_why *why)
+/* For n entries of so many bytes together. */
+static enum sl_err make_room(const struct sl_pack_save *s, size_t n, uint64_t bytes, struct sl_why *why)
 {
     if (bytes > s->max_bytes)
-        return sl_why_set(why, SL_ETOOBIG, "they need %llu MiB and the cache may have %llu MiB",
+        return sl_why_set(why, SL_ETOOBIG, "%zu files need %llu MiB and the cache may have %llu MiB", n,
                           (unsigned long long)(bytes >> 20), (unsigned long long)(s->max_bytes >> 20));
     size_t removed = sl_cache_trim(s->dir, suffixes, s->max_bytes - bytes);
     if (removed > 0)
@@ -377,8 +378,8 @@ static enum sl_err make_room(const struct sl_pack_save *s, uint64_t bytes, struc
     uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (free_bytes < bytes || free_bytes - bytes < s->keep_free_bytes)
         return sl_why_set(why, SL_ETOOBIG,
-                          "they need %llu MiB, the disk has %llu MiB free and %llu MiB are to stay free",
-                          (unsigned long long)(bytes >> 20), (unsigned long long)(free_bytes >> 20),
+                          "%zu files need %llu MiB, the disk has %llu MiB free and %llu MiB are to stay free",
+                          n, (unsigned long long)(bytes >> 20), (unsigned long long)(free_bytes >> 20),
                           (unsigned long long)(s->keep_free_bytes >> 20));
     return SL_OK;
 }
@@ -401,21 +402,20 @@ static enum sl_err write_all(const struct sl_pack_save *s, int fd, struct header
     return write_at(fd, h, sizeof *h, 0, why);
 }
 
-enum sl_err sl_pack_cache_save(const struct sl_pack_save *s, const atomic_bool *stop, struct sl_why *why)
+struct entry {
+    struct header header;
+    struct record *records;
+};
+
+static enum sl_err save_entry(const struct sl_pack_save *s, struct entry *entry, const atomic_bool *stop,
+                              struct sl_why *why)
 {
     struct sl_cache_temp t;
-    struct header h;
     char name[40];
-    memset(&h, 0, sizeof h);
-    if (s->n_items > MAX_RECORDS)
-        return sl_why_set(why, SL_ETOOBIG, "they are %zu matrices; at most %u are kept", s->n_items,
-                          MAX_RECORDS);
     enum sl_err e = sl_cache_temp_open(s->dir, &t, why);
     if (e != SL_OK)
         return e;
-    struct record *records = sl_xcalloc(s->n_items, sizeof *records);
-    if ((e = make_room(s, plan(s, &h, records), why)) == SL_OK)
-        e = write_all(s, t.fd, &h, records, stop, why);
+    e = write_all(s, t.fd, &entry->header, entry->records, stop, why);
     file_name(&s->key, name);
     struct sl_why end_why = {{0}};
     enum sl_err end = sl_cache_temp_end(&t, s->dir, name, e == SL_OK, &end_why);
@@ -424,6 +424,31 @@ enum sl_err sl_pack_cache_save(const struct sl_pack_save *s, const atomic_bool *
         if (why)
             *why = end_why;
     }
-    sl_free(records);
+    return e;
+}
+
+enum sl_err sl_pack_cache_save(const struct sl_pack_save *s, size_t n, const atomic_bool *stop,
+                               struct sl_why *why)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        if (s[i].n_items > MAX_RECORDS)
+            return sl_why_set(why, SL_ETOOBIG, "they are %zu matrices; at most %u are kept", s[i].n_items,
+                              MAX_RECORDS);
+    enum sl_err e = sl_cache_dir_make(s->dir, why);
+    if (e != SL_OK)
+        return e;
+    struct entry *entries = sl_xcalloc(n, sizeof *entries);
+    for (size_t i = 0; i < n; i++) {
+        entries[i].records = sl_xcalloc(s[i].n_items, sizeof *entries[i].records);
+        bytes += plan(&s[i], &entries[i].header, entries[i].records);
+    }
+    e = make_room(s, n, bytes, why);
+    for (size_t i = 0; i < n; i++) {
+        if (e == SL_OK)
+            e = save_entry(&s[i], &entries[i], stop, why);
+        sl_free(entries[i].records);
+    }
+    sl_free(entries);
     return e;
 }

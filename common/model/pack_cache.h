@@ -60,14 +60,15 @@ struct sl_pack_save {
     uint64_t max_bytes, keep_free_bytes; /* SL_PACK_CACHE_* */
 };
 
-/* Writes an entry, after making room. Gives up at *stop (may be NULL) with SL_EAGAIN. SL_ETOOBIG (over a
+/* Writes n entries of one folder (dir and bounds are the first's) one after the other, after making room for all of
+ * them: none pushes another out, and either all fit or none is begun. Gives up at *stop (may be NULL) with SL_EAGAIN. SL_ETOOBIG (over a
  * bound, with numbers), SL_EIO. */
-SL_MUST_CHECK enum sl_err sl_pack_cache_save(const struct sl_pack_save *s, const atomic_bool *stop,
+SL_MUST_CHECK enum sl_err sl_pack_cache_save(const struct sl_pack_save *s, size_t n, const atomic_bool *stop,
                                              struct sl_why *why);
 
 struct sl_pack_saver; /* opaque: a thread that saves, when nobody else wants the CPU */
-/* dir is copied, items are borrowed until the end. What went wrong is a warning in the log. */
-struct sl_pack_saver *sl_pack_saver_start(const struct sl_pack_save *s);
+/* dir is copied, items are borrowed until the end. What went wrong is a warning in the log. NULL when n is 0. */
+struct sl_pack_saver *sl_pack_saver_start(const struct sl_pack_save *s, size_t n);
 void sl_pack_saver_end(struct sl_pack_saver *s); /* stops it; takes NULL */
 
 #endif

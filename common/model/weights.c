@@ -375,11 +375,12 @@ enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_weights_source
     return SL_OK;
 }
 
-void sl_weights_save(struct sl_weights *w, const struct sl_weights_source *from)
+bool sl_weights_to_save(const struct sl_weights *w, const struct sl_weights_source *from,
+                        struct sl_pack_save *out)
 {
-    if (!may_cache(from, w->ops) || w->from_cache || w->saver != NULL)
-        return;
-    w->saver = sl_pack_saver_start(&(struct sl_pack_save){
+    if (!may_cache(from, w->ops) || w->from_cache)
+        return false;
+    *out = (struct sl_pack_save){
         .dir = from->cache_dir,
         .key = key_of(from, w->ops),
         .ops = w->ops,
@@ -387,7 +388,8 @@ void sl_weights_save(struct sl_weights *w, const struct sl_weights_source *from)
         .n_items = w->n_items,
         .max_bytes = SL_PACK_CACHE_MAX_BYTES,
         .keep_free_bytes = SL_PACK_CACHE_KEEP_FREE_BYTES,
-    });
+    };
+    return true;
 }
 
 static void vector_free(const struct sl_weights *w, struct sl_vector *v)
@@ -398,7 +400,6 @@ static void vector_free(const struct sl_weights *w, struct sl_vector *v)
 
 void sl_weights_free(struct sl_weights *w)
 {
-    sl_pack_saver_end(w->saver);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         for (size_t k = 0; k < SL_COUNTOF(matrices); k++)
             w->ops->weight_free(w->dev, *matrix_of(&w->layers[i], k));

@@ -35,7 +35,6 @@ struct sl_weights {
     struct sl_pack_item *items; /* every matrix once, by name */
     size_t n_items;
     bool from_cache;
-    struct sl_pack_saver *saver;
 };
 
 struct sl_weights_source {
@@ -53,9 +52,10 @@ struct sl_weights_source {
 SL_MUST_CHECK enum sl_err sl_weights_load(struct sl_weights *w, const struct sl_weights_source *from,
                                           const struct sl_backend_ops *ops, struct sl_dev *dev,
                                           struct sl_why *why);
-/* Saves what was packed to the cache, from a thread of its own, until it is done or w is freed. Does nothing
- * where there is no cache or it is saved already. */
-void sl_weights_save(struct sl_weights *w, const struct sl_weights_source *from);
+/* How w is saved to the cache, for sl_pack_saver_start(); out borrows of both. False where there is no cache or it came
+ * from there. */
+bool sl_weights_to_save(const struct sl_weights *w, const struct sl_weights_source *from,
+                        struct sl_pack_save *out);
 void sl_weights_free(struct sl_weights *w); /* takes a zeroed one */
 size_t sl_weights_bytes(const struct sl_weights *w);
 

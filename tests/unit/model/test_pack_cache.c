@@ -91,7 +91,7 @@ static uint64_t load_and_save(const char *dir, bool want_cached)
     uint64_t digest = digest_of(&s, &w);
     if (!w.from_cache && dir) {
         const struct sl_pack_save save = save_of(&s, &w);
-        if (sl_pack_cache_save(&save, NULL, &why) != SL_OK)
+        if (sl_pack_cache_save(&save, 1, NULL, &why) != SL_OK)
             fail_msg("%s", why.text);
     }
     sl_weights_free(&w);
@@ -209,10 +209,10 @@ static void entry_of_another_key_is_not_taken(void **state)
     sl_free(dir);
 }
 
-static void expect_not_saved(const struct sl_pack_save *save, enum sl_err want, const char *said)
+static void expect_not_saved(const struct sl_pack_save *save, size_t n, enum sl_err want, const char *said)
 {
     struct sl_why why = {{0}};
-    enum sl_err e = sl_pack_cache_save(save, NULL, &why);
+    enum sl_err e = sl_pack_cache_save(save, n, NULL, &why);
     if (e != want || !strstr(why.text, said))
         fail_msg("got %s \"%s\", expected %s with \"%s\"", sl_err_name(e), why.text, sl_err_name(want), said);
 }
@@ -228,21 +228,21 @@ static void bounds_and_faults_of_the_disk_leave_nothing_behind(void **state)
     assert_int_equal(sl_weights_load(&w, &s.from, s.ops, s.dev, &why), SL_OK);
     struct sl_pack_save save = save_of(&s, &w);
     save.max_bytes = 1000;
-    expect_not_saved(&save, SL_ETOOBIG, "MiB");
+    expect_not_saved(&save, 1, SL_ETOOBIG, "MiB");
     save.max_bytes = SL_PACK_CACHE_MAX_BYTES;
     save.keep_free_bytes = UINT64_MAX;
-    expect_not_saved(&save, SL_ETOOBIG, "free");
+    expect_not_saved(&save, 1, SL_ETOOBIG, "free");
     save.keep_free_bytes = 0;
     atomic_bool stop;
     atomic_init(&stop, true);
-    assert_int_equal(sl_pack_cache_save(&save, &stop, &why), SL_EAGAIN);
+    assert_int_equal(sl_pack_cache_save(&save, 1, &stop, &why), SL_EAGAIN);
 
     struct rlimit old, small = {30000, 30000}; /* as a full disk: a write in the middle fails */
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small.rlim_max = old.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    enum sl_err e = sl_pack_cache_save(&save, NULL, &why);
+    enum sl_err e = sl_pack_cache_save(&save, 1, NULL, &why);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_int_equal(e, SL_EIO);
     assert_null(only_file(dir));
@@ -251,11 +251,55 @@ static void bounds_and_faults_of_the_disk_leave_nothing_behind(void **state)
     assert_non_null(f);
     fclose(f);
     save.dir = file;
-    expect_not_saved(&save, SL_EIO, file);
+    expect_not_saved(&save, 1, SL_EIO, file);
     sl_weights_free(&w);
     setup_close(&s);
     sl_free(dir);
     sl_free(file);
+}
+
+static bool is_saved(const struct sl_pack_save *save)
+{
+    struct sl_pack_cache *entry = sl_pack_cache_open(save->dir, &save->key);
+    bool saved = entry != NULL;
+    sl_pack_cache_close(entry);
+    return saved;
+}
+
+/* As the ranks of one model: each alone would fit, and pushed the other out. */
+static void entries_saved_together_fit_together_or_are_not_begun(void **state)
+{
+    (void)state;
+    char *dir = folder("ranks");
+    struct setup s;
+    struct sl_weights w;
+    struct sl_why why = {{0}};
+    struct stat st;
+    setup_open(&s, dir);
+    assert_int_equal(sl_weights_load(&w, &s.from, s.ops, s.dev, &why), SL_OK);
+    struct sl_pack_save old = save_of(&s, &w), both[2] = {old, old};
+    for (int i = 0; i < 2; i++)
+        snprintf(both[i].key.text, sizeof both[i].key.text, "rank %d", i);
+    assert_int_equal(sl_pack_cache_save(&old, 1, NULL, &why), SL_OK);
+    char *file = only_file(dir);
+    assert_int_equal(stat(file, &st), 0);
+    both[0].max_bytes = both[1].max_bytes = 2 * (uint64_t)st.st_size - 1;
+    expect_not_saved(both, 2, SL_ETOOBIG, "2 files");
+    assert_true(is_saved(&old) && !is_saved(&both[0]) && !is_saved(&both[1]));
+    both[0].max_bytes = both[1].max_bytes = 2 * (uint64_t)st.st_size;
+    assert_int_equal(sl_pack_cache_save(both, 2, NULL, &why), SL_OK);
+    assert_true(!is_saved(&old) && is_saved(&both[0]) && is_saved(&both[1]));
+    sl_weights_free(&w);
+    setup_close(&s);
+    sl_free(file);
+    sl_free(dir);
+}
+
+static struct sl_pack_saver *start_saver(const struct setup *s, const struct sl_weights *w)
+{
+    struct sl_pack_save save;
+    assert_true(sl_weights_to_save(w, &s->from, &save));
+    return sl_pack_saver_start(&save, 1);
 }
 
 static void folder_without_write_permission_costs_nothing_but_the_cache(void **state)
@@ -266,7 +310,8 @@ static void folder_without_write_permission_costs_nothing_but_the_cache(void **s
     struct sl_why why = {{0}};
     setup_open(&s, "/proc/sluice"); /* nobody can make a folder there, root neither */
     assert_int_equal(sl_weights_load(&w, &s.from, s.ops, s.dev, &why), SL_OK);
-    sl_weights_save(&w, &s.from); /* from its own thread, which the free ends */
+    struct sl_pack_saver *saver = start_saver(&s, &w);
+    sl_pack_saver_end(saver);
     sl_weights_free(&w);
     setup_close(&s);
 }
@@ -292,7 +337,7 @@ static void starts_at_once_do_not_harm_each_other(void **state)
             good = good && sl_weights_load(&w, &s.from, s.ops, s.dev, &why) == SL_OK &&
                    digest_of(&s, &w) == packed;
             const struct sl_pack_save save = save_of(&s, &w);
-            good = good && sl_pack_cache_save(&save, NULL, &why) == SL_OK;
+            good = good && sl_pack_cache_save(&save, 1, NULL, &why) == SL_OK;
             sl_weights_free(&w);
             setup_close(&s);
         }
@@ -320,12 +365,13 @@ static void saver_writes_in_the_background(void **state)
     setup_open(&s, dir);
     assert_int_equal(sl_weights_load(&w, &s.from, s.ops, s.dev, &why), SL_OK);
     uint64_t packed = digest_of(&s, &w);
-    sl_weights_save(&w, &s.from);
+    struct sl_pack_saver *saver = start_saver(&s, &w);
     const struct sl_pack_save save = save_of(&s, &w);
     struct sl_pack_cache *entry;
     while ((entry = sl_pack_cache_open(dir, &save.key)) == NULL)
         usleep(1000);
     sl_pack_cache_close(entry);
+    sl_pack_saver_end(saver);
     sl_weights_free(&w);
     setup_close(&s);
     assert_true(load_and_save(dir, true) == packed);
@@ -358,6 +404,7 @@ int main(void)
         cmocka_unit_test(damage_anywhere_is_seen_and_the_entry_is_made_anew),
         cmocka_unit_test(entry_of_another_key_is_not_taken),
         cmocka_unit_test(bounds_and_faults_of_the_disk_leave_nothing_behind),
+        cmocka_unit_test(entries_saved_together_fit_together_or_are_not_begun),
         cmocka_unit_test(folder_without_write_permission_costs_nothing_but_the_cache),
         cmocka_unit_test(starts_at_once_do_not_harm_each_other),
         cmocka_unit_test(saver_writes_in_the_background),
