@@ -25,7 +25,8 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
     sl_admin_table(o, "nodes",
                    "node,state,prefers,permits,running,waiting,rows,queued_tokens,pages_free,pages,cached_"
                    "pages,transfers,"
-                   "step_error,threads,cpus,backend,chunk_tokens,prompt_tokens,decode_tokens,heard,version,"
+                   "step_error,threads,tensor_parallel,cpus,backend,chunk_tokens,prompt_tokens,decode_tokens,"
+                   "heard,version,"
                    "boot,command,transfer");
     for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
         const struct sl_node *n = sl_node_table_at(s->nodes, i);
@@ -44,6 +45,7 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
         sl_admin_cell(o, "%u", n->load.leases);
         sl_admin_cell(o, "%.0f%%", n->cost.error * 100);
         sl_admin_cell(o, "%u", n->threads);
+        sl_admin_cell(o, "%u", n->model.tensor_parallel);
         sl_admin_cell(o, "%s", n->cpus);
         sl_admin_cell(o, "%s", n->backend);
         sl_admin_cell(o, "%d", n->chunk_tokens);

@@ -48,7 +48,8 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "SECONDS: less often). On something that is no terminal it prints one screen and ends.\n",
      sl_ctl_top},
     {"nodes", "[NODE]", 0, 1, false, "nodes",
-     "cached_pages,step_error,cpus,chunk_tokens,prompt_tokens,decode_tokens,version,boot,command,transfer",
+     "cached_pages,step_error,tensor_parallel,cpus,chunk_tokens,prompt_tokens,decode_tokens,version,boot,"
+     "command,transfer",
      "@nodes", "the nodes: state, duty, load, pages; or one of them from inside",
      "STATE   up, draining (finishes what runs), stalled (no layer computed for node_stall_ms with work at "
      "hand), "
@@ -57,7 +58,7 @@ const struct sl_ctl_command sl_ctl_commands[] = {
      "takes whole requests\n"
      "ROWS    sequences decoding now; QUEUED_TOKENS prompt tokens still to compute; PAGES_FREE of its KV "
      "pool\n\n"
-     "    sluicectl nodes -o wide      addresses, boot ids, versions too\n"
+     "    sluicectl nodes -o wide      addresses, boot ids, versions, tensor_parallel too\n"
      "    sluicectl nodes -w 1         once a second\n",
      sl_ctl_ask},
     {"node show", "NODE", 1, 1, false, "nodes", NULL, "@nodes", "one node from inside", NODE_HELP,

@@ -109,6 +109,8 @@ bool rig_join(struct rig_node *n)
     model.head_dim = 8;
     model.page_tokens = RIG_PAGE_TOKENS;
     model.page_bytes = 4096;
+    model.has_tensor_parallel = true;
+    model.tensor_parallel = 2;
     model.numerics_id = n->numerics_id;
     Sluice__Role permits[2];
     size_t n_permits = 0;

@@ -83,6 +83,7 @@ static void admin_over_the_socket_answers_the_same(void **s)
     assert_string_equal(cell(t, 0, "state"), "up");
     assert_string_equal(cell(t, 0, "prefers"), "decode");
     assert_string_equal(cell(t, 0, "permits"), "prefill+decode");
+    assert_string_equal(cell(t, 0, "tensor_parallel"), "2");
     sl_wire_free(a);
     /* not an admin's message */
     Sluice__HeartbeatReply wrong = SLUICE__HEARTBEAT_REPLY__INIT;
