@@ -9,7 +9,8 @@
  *
  * A page: ABSENT -> PENDING (its bytes are landing) -> ARRIVED -> COMMITTED (digest compared; engine may read
  * it). A reject sends the pages from the first bad one back to ABSENT; it waits until none is PENDING, and what P sent
- * before it heard of it is dropped, so that what is sent again finds no page PENDING. Nothing is written into a page that is
+ * before it heard of it is dropped, so that what is sent again finds no page PENDING. A receive that failed leaves its
+ * pages PENDING: the connection ends, and a loss is not to be taken for damage. Nothing is written into a page that is
  * COMMITTED, or PENDING already, or of a session that is CLOSING: what cannot be placed is dropped and
  * counted. */
 #include <string.h>
@@ -327,8 +328,8 @@ void sl_recv_landed(struct sl_xfer *x, const struct sl_flight *f, enum sl_err e)
     struct sl_recv *r = sl_hashmap_get_u64(x->recv_by_id, f->session);
     SL_ASSERT(r); /* a session with a receive pending is never freed */
     r->n_pending--;
-    memset(r->page_state + f->index, e == SL_OK ? SL_PAGE_ARRIVED : SL_PAGE_ABSENT, f->count);
     if (e == SL_OK) {
+        memset(r->page_state + f->index, SL_PAGE_ARRIVED, f->count);
         if (f->staged)
             memcpy(r->placed + f->index, f->staged->digests, f->count * sizeof *r->placed);
         r->moved += f->count;

@@ -36,8 +36,8 @@ struct item {
     size_t header_len, payload_len;
     unsigned char header[SL_LINK_MAX_HEADER];
     unsigned char *payload;
-    bool held; /* of a message: its payload lands later */
-    void *dst; /* of a payload that lands */
+    bool held, fails; /* of a message: its payload lands later, or not at all */
+    void *dst;        /* of a payload that lands */
 };
 
 struct sl_link_rx {
@@ -219,6 +219,7 @@ static enum sl_err loop_send(struct sl_conn *c, const void *header, size_t heade
             it->payload = payload_len ? sl_xmemdup(payload, payload_len) : NULL;
             it->payload_len = payload_len;
             it->held = f == SL_LOOP_HOLD;
+            it->fails = f == SL_LOOP_FAIL;
             if (f == SL_LOOP_CORRUPT && payload_len)
                 it->payload[payload_len / 2] ^= 0x10;
             put(c->other->link, it);
@@ -251,8 +252,9 @@ static void loop_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_
         pthread_mutex_unlock(&mutex);
         return;
     }
-    memcpy(dst, rx->item->payload, len);
-    c->link->events.on_received(c->link->arg, c, token, SL_OK);
+    if (!rx->item->fails)
+        memcpy(dst, rx->item->payload, len);
+    c->link->events.on_received(c->link->arg, c, token, rx->item->fails ? SL_EPEER : SL_OK);
 }
 
 static void loop_disconnect(struct sl_conn *c)

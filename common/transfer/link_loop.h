@@ -6,14 +6,16 @@
 #include <stddef.h>
 
 /* What happens to one message. CORRUPT flips a bit of the payload; CUT closes the connection instead of
- * delivering; HOLD announces it, and its bytes leave and land only at sl_link_loop_release(). */
+ * delivering; HOLD announces it, and its bytes leave and land only at sl_link_loop_release(); FAIL announces it, and
+ * its receive fails, before the connection is told to be gone. */
 enum sl_loop_fault {
     SL_LOOP_DELIVER,
     SL_LOOP_DROP,
     SL_LOOP_DUPLICATE,
     SL_LOOP_CORRUPT,
     SL_LOOP_CUT,
-    SL_LOOP_HOLD
+    SL_LOOP_HOLD,
+    SL_LOOP_FAIL
 };
 
 /* Asked for every message sent by any loop link of the process, from the sender's thread. NULL takes it back.

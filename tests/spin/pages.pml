@@ -8,7 +8,8 @@
  * Claims: no page is read, given away or taken while bytes travel out of it or into it; what D reads is its own request's
  * KV; every request ends, and once; when nothing moves any more nothing is held. Runs are finite (checked for cycles), so
  * "nothing moves any more" is always reached. The request's deadline, which would end every wait, is left out on purpose;
- * the bounded wait for an ANNOUNCE is there. A commit comes with its page here, and a digest is always right.
+ * the bounded wait for an ANNOUNCE is there. A commit comes with its page here, and a digest is always right: resend.pml has
+ * the rest.
  *
  * Each WITHOUT_... takes one rule out; tests/spin/check shows that spin then finds a run that breaks a claim. */
 

@@ -462,6 +462,7 @@ static void slow_link_is_told_as_one(void **state)
 
 /* D's thread is held in a timer of its own until its deadline is over and all pages lie in its inbox. */
 struct late {
+    enum sl_loop_fault pages; /* what happens to them */
     pthread_t d;
     atomic_bool known, held, last_sent;
     uint64_t until_ms;
@@ -477,6 +478,8 @@ static enum sl_loop_fault hold_d(void *arg, const void *header, size_t header_le
     if (h.type == SL_KV_GRANT) {
         l->d = pthread_self();
         atomic_store(&l->known, true);
+    } else if (h.type == SL_KV_PAGES) {
+        return l->pages;
     } else if (h.type == SL_KV_COMMIT && h.flags & SL_KV_FLAG_LAST) {
         atomic_store(&l->last_sent, true);
     } else if (h.type == SL_KV_PING && atomic_load(&l->known) && pthread_equal(l->d, pthread_self()) &&
@@ -487,28 +490,52 @@ static enum sl_loop_fault hold_d(void *arg, const void *header, size_t header_le
     return SL_LOOP_DELIVER;
 }
 
+static void send_while_d_is_held(struct xfer_pair *t, struct late *l, const struct sl_xfer_key *k,
+                                 const uint32_t p[4], const uint32_t d[4], uint32_t deadline_ms)
+{
+    struct rig_opts o = {.heartbeat_ms = 10};
+    sl_link_loop_set_fault(hold_d, l);
+    pair_open(t, "loop", &o, &o);
+    pair_fill(t, 1, p, 4);
+    l->until_ms = sl_now_ms() + (deadline_ms < RIG_DEADLINE_MS ? deadline_ms + 100 : 0);
+    assert_int_equal(sl_xfer_recv_open(t->d.x, k, &t->p.peer, d, 4 * PT, 0, deadline_ms), SL_OK);
+    assert_int_equal(sl_xfer_send_open(t->p.x, k, &t->d.peer, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; !atomic_load(&l->held); usleep(1000))
+        if (sl_now_ms() > end)
+            fail_msg("D's thread was not held");
+    assert_int_equal(sl_xfer_send_ready(t->p.x, k, p, 4 * PT), SL_OK);
+}
+
 static void what_has_arrived_is_seen_before_the_deadline_is_judged(void **state)
 {
-    enum { DEADLINE_MS = 10000 };
     struct late l = {0};
-    struct rig_opts o = {.heartbeat_ms = 10};
     struct xfer_pair t;
     struct sl_xfer_key k = rig_key("late", 1);
     uint32_t p[4] = {0, 1, 2, 3}, d[4] = {4, 5, 6, 7};
     (void)state;
-    sl_link_loop_set_fault(hold_d, &l);
-    pair_open(&t, "loop", &o, &o);
-    pair_fill(&t, 1, p, 4);
-    l.until_ms = sl_now_ms() + DEADLINE_MS + 100;
-    assert_int_equal(sl_xfer_recv_open(t.d.x, &k, &t.p.peer, d, 4 * PT, 0, DEADLINE_MS), SL_OK);
-    assert_int_equal(sl_xfer_send_open(t.p.x, &k, &t.d.peer, 4 * PT, RIG_DEADLINE_MS), SL_OK);
-    for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; !atomic_load(&l.held); usleep(1000))
-        if (sl_now_ms() > end)
-            fail_msg("D's thread was not held");
-    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, 4 * PT), SL_OK);
+    send_while_d_is_held(&t, &l, &k, p, d, 10000);
     assert_int_equal(rig_wait(&t.d, SL_XFER_RECV_DONE, &k).err, SL_OK);
     assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_OK);
     pair_check(&t, 1, d, 0, 4);
+    pair_close(&t);
+    sl_link_loop_set_fault(NULL, NULL);
+}
+
+/* The commit of pages whose receive failed comes before the end of their connection. */
+static void lost_receive_is_not_taken_for_damage(void **state)
+{
+    struct late l = {.pages = SL_LOOP_FAIL};
+    struct xfer_pair t;
+    struct sl_xfer_key k = rig_key("lost", 1);
+    uint32_t p[4] = {0, 1, 2, 3}, d[4] = {4, 5, 6, 7};
+    (void)state;
+    send_while_d_is_held(&t, &l, &k, p, d, RIG_DEADLINE_MS);
+    struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
+    assert_int_equal(r.err, SL_EPEER);
+    assert_int_equal(r.n_tokens, 0);
+    assert_int_equal(r.resends, 0);
+    assert_int_equal(rig_wait(&t.p, SL_XFER_SEND_DONE, &k).err, SL_EPEER);
+    assert_int_equal(sl_xfer_totals(t.d.x).rejects, 0);
     pair_close(&t);
     sl_link_loop_set_fault(NULL, NULL);
 }
@@ -581,6 +608,7 @@ int main(void)
         cmocka_unit_test(lost_link_is_dialled_again_by_itself_ever_more_rarely),
         cmocka_unit_test(slow_link_is_told_as_one),
         cmocka_unit_test(what_has_arrived_is_seen_before_the_deadline_is_judged),
+        cmocka_unit_test(lost_receive_is_not_taken_for_damage),
         cmocka_unit_test(node_that_computes_nothing_gives_its_transfers_up),
     };
     int failed = cmocka_run_group_tests(of_pages, NULL, NULL);
