@@ -46,6 +46,7 @@ struct sl_wire_client {
     pthread_mutex_t lock; /* of all below, but not of the fields of a slot in use: those are its callback's */
     bool closing, ticking;
     uint64_t server_id, n_sealed;
+    uint64_t unanswered_ms; /* since when calls get no answer; 0 = none was made since the last answer */
     struct sl_list waiting, undelivered;
     uint32_t n_waiting, max_waiting;
     uint32_t n_slots;
@@ -184,6 +185,8 @@ static void on_aio(void *arg)
             nng_msg_free(m);
     }
     pthread_mutex_lock(&c->lock);
+    if (rv == 0)
+        c->unanswered_ms = 0;
     bool closing = c->closing;
     pthread_mutex_unlock(&c->lock);
     if (closing) { /* sl_wire_client_close() ends the call */
@@ -335,6 +338,9 @@ enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64
     struct slot *slot = NULL;
     bool tick = false;
     pthread_mutex_lock(&c->lock);
+    if (!c->unanswered_ms)
+        c->unanswered_ms = sl_now_ms();
+    bool suspect = sl_now_ms() - c->unanswered_ms > SL_UNANSWERED_MS;
     for (uint32_t i = 0; i < c->n_slots && !slot; i++) {
         if (!c->slots[i].call)
             slot = &c->slots[i];
@@ -353,6 +359,8 @@ enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64
         start(slot);
     if (tick)
         nng_sleep_aio(TICK_MS, c->tick);
+    if (suspect)
+        sl_dial_suspect(c->dial);
     if (err != SL_OK)
         call_free(k);
     return err;

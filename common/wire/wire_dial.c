@@ -7,7 +7,10 @@
  * none of nng's, the dialer is dead: a new one is started, then the old one closed. A dialer that still dials is left
  * alone, since closing one that connects at that moment may never return; but for one that a long cut put to sleep (its
  * packets are tried again after up to a minute). So all of this is done in a thread of its own, one at a time: when a
- * close did not return, the new dialer is the last. */
+ * close did not return, the new dialer is the last.
+ *
+ * Nor does nng always tell that a pipe is gone: its only thread that frees pipes may stand still for ever, and a dialer
+ * whose pipe is not freed never dials again. So the users of a socket judge by what comes of it: sl_dial_suspect(). */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -16,13 +19,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/wire/wire_nng.h"
 
 #define WAIT_MIN_MS 1500  /* three times as long as a dialer waits between two tries */
 #define WAIT_MAX_MS 12000 /* a try costs one connection, and a peer that is back is found so late */
-#define PROBE_MS    1000 /* a plain connection takes a round trip, or one more when its first packet is lost */
+#define SUSPECT_MAX_MS                                                                                       \
+    600000            /* two renewals of a peer that has long nothing to say are this far apart in the end */
+#define PROBE_MS 1000 /* a plain connection takes a round trip, or one more when its first packet is lost */
 
 struct sl_dial {
     nng_socket sock;
@@ -34,7 +40,9 @@ struct sl_dial {
     int n_pipes;
     int refs; /* the owner's, and that of the thread that mends */
     nng_duration wait_ms;
-    bool looking, stopped;
+    uint64_t suspect_ms; /* from when on a suspicion is heard */
+    uint64_t suspect_wait_ms;
+    bool looking, stopped, suspected;
     bool answered; /* the peer took a plain connection, and there was none of nng's since */
 };
 
@@ -142,13 +150,17 @@ static void *mend(void *arg)
     bool there = peer_is_there(d->url), renewed = false;
     pthread_mutex_lock(&d->lock);
     nng_dialer old = d->dialer;
-    if (d->n_pipes == 0 && !d->stopped) {
-        bool dead = there && d->answered;
+    bool suspected = d->suspected;
+    d->suspected = false;
+    if ((d->n_pipes == 0 || suspected) && !d->stopped) {
+        bool dead = there && (d->answered || suspected);
         d->answered = there && !dead;
         if (dead) {
             enum sl_err err = start_dialer(d, &why);
             renewed = err == SL_OK;
-            SL_DEBUG("dialed anew url=%s code=%s why=\"%s\"", d->url, sl_err_name(err), why.text);
+            sl_log(suspected ? SL_LOG_WARN : SL_LOG_DEBUG, "%s url=%s code=%s why=\"%s\"",
+                   suspected ? "a control connection gave no answers, dialed anew" : "dialed anew", d->url,
+                   sl_err_name(err), why.text);
         }
         if (there)
             d->wait_ms = WAIT_MIN_MS;
@@ -160,17 +172,37 @@ static void *mend(void *arg)
     return NULL;
 }
 
+/* Under the lock. */
+static void start_mending(struct sl_dial *d)
+{
+    pthread_t thread;
+    if (d->refs == 1 && pthread_create(&thread, NULL, mend, d) == 0) {
+        pthread_detach(thread);
+        d->refs++;
+    }
+}
+
+void sl_dial_suspect(struct sl_dial *d)
+{
+    uint64_t now = sl_now_ms();
+    pthread_mutex_lock(&d->lock);
+    if (d->n_pipes > 0 && !d->stopped && d->refs == 1 && now >= d->suspect_ms) {
+        d->suspected = true;
+        d->suspect_ms = now + d->suspect_wait_ms;
+        d->suspect_wait_ms =
+            d->suspect_wait_ms < SUSPECT_MAX_MS / 2 ? 2 * d->suspect_wait_ms : SUSPECT_MAX_MS;
+        start_mending(d);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
 static void on_look(void *arg)
 {
     struct sl_dial *d = arg;
-    pthread_t thread;
     pthread_mutex_lock(&d->lock);
     d->looking = false;
     if (d->n_pipes == 0 && !d->stopped) {
-        if (d->refs == 1 && pthread_create(&thread, NULL, mend, d) == 0) {
-            pthread_detach(thread);
-            d->refs++;
-        }
+        start_mending(d);
         look_later(d);
         d->wait_ms = d->wait_ms < WAIT_MAX_MS / 2 ? 2 * d->wait_ms : WAIT_MAX_MS;
     }
@@ -181,8 +213,12 @@ enum sl_err sl_dial_open(nng_socket sock, const char *url, const struct sl_wire_
                          struct sl_dial **out, struct sl_why *why)
 {
     struct sl_dial *d = sl_xcalloc(1, sizeof *d);
-    *d = (struct sl_dial){
-        .sock = sock, .url = sl_xstrdup(url), .guard = guard, .refs = 1, .wait_ms = WAIT_MIN_MS};
+    *d = (struct sl_dial){.sock = sock,
+                          .url = sl_xstrdup(url),
+                          .guard = guard,
+                          .refs = 1,
+                          .wait_ms = WAIT_MIN_MS,
+                          .suspect_wait_ms = SL_UNANSWERED_MS};
     pthread_mutex_init(&d->lock, NULL);
     if (nng_aio_alloc(&d->look, on_look, d) != 0) {
         unref(d);

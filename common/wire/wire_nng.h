@@ -77,6 +77,10 @@ struct sl_dial;
 SL_MUST_CHECK enum sl_err sl_dial_open(nng_socket s, const char *url, const struct sl_wire_guard *guard,
                                        struct sl_dial **out, struct sl_why *why);
 void sl_dial_close(struct sl_dial *d);
+/* What was sent got nowhere for SL_UNANSWERED_MS, though nng says that there is a connection: it is replaced, when the
+ * peer takes a plain one. Waits for nothing; ever rarer when said again and again. Any thread. */
+#define SL_UNANSWERED_MS 6000 /* three times RESEND_MS of a client: sent twice more, in vain */
+void sl_dial_suspect(struct sl_dial *d);
 
 /* of wire_tls.c: what TLS needs for this address; *out is NULL where it takes none. Freed with
  * nng_tls_config_free(). */

@@ -5,6 +5,7 @@
  * a resync. */
 #include <pthread.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/wire/wire_nng.h"
@@ -118,6 +119,7 @@ struct sl_wire_push {
     uint64_t id;
     pthread_mutex_t lock; /* of all below */
     uint64_t n_sent;
+    uint64_t since_ms; /* of the one being sent */
     bool sending, closing;
     uint32_t head, n, max;
     nng_msg *line[]; /* ring of those behind the one being sent */
@@ -129,6 +131,7 @@ static nng_msg *next_message(struct sl_wire_push *p)
     p->sending = p->n > 0 && !p->closing;
     if (!p->sending)
         return NULL;
+    p->since_ms = sl_now_ms();
     nng_msg *m = p->line[p->head];
     p->head = p->head + 1 == p->max ? 0 : p->head + 1;
     p->n--;
@@ -209,6 +212,7 @@ enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
         return err;
     pthread_mutex_lock(&p->lock);
     nng_msg *now = NULL;
+    bool suspect = p->sending && sl_now_ms() - p->since_ms > SL_UNANSWERED_MS;
     if (p->n == p->max) {
         err = SL_EAGAIN;
     } else {
@@ -224,6 +228,8 @@ enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
     pthread_mutex_unlock(&p->lock);
     if (now)
         send_message(p, now);
+    if (suspect)
+        sl_dial_suspect(p->dial);
     if (err != SL_OK)
         nng_msg_free(m);
     return err;

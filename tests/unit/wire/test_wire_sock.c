@@ -1,9 +1,11 @@
 /* The sockets of the control plane on loopback: answers, failures, order, back-pressure. */
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <netinet/in.h>
@@ -11,6 +13,7 @@
 
 #include <cmocka.h>
 #include <nng/nng.h>
+#include <nng/protocol/pair0/pair.h>
 #include <nng/protocol/reqrep0/req.h>
 
 #include "common/base/clock.h"
@@ -533,6 +536,111 @@ static void dialer_of_a_peer_that_is_away_is_left_alone(void **state)
     close(fd);
 }
 
+/* Ends this process's connections to and at that address; how many. */
+static int cut(const char *url)
+{
+    int port = (int)strtol(strrchr(url, ':') + 1, NULL, 10), n = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_in here, there;
+        socklen_t h = sizeof here, t = sizeof there;
+        if (getsockname(fd, (struct sockaddr *)&here, &h) == 0 &&
+            getpeername(fd, (struct sockaddr *)&there, &t) == 0 && here.sin_family == AF_INET &&
+            (ntohs(here.sin_port) == port || ntohs(there.sin_port) == port)) {
+            shutdown(fd, SHUT_RDWR);
+            n++;
+        }
+    }
+    return n;
+}
+
+static void hold_reaper(nng_pipe p, nng_pipe_ev ev, void *arg)
+{
+    (void)p;
+    (void)ev;
+    sem_t *s = arg;
+    sem_post(&s[0]);
+    while (sem_wait(&s[1]) != 0)
+        ;
+}
+
+/* A pipe is freed by nng's one thread for that, and only then dialed for again. In nng 1.5.2 that thread may stand still
+ * for ever; here the test holds it. */
+static void connection_that_nng_never_frees_is_replaced(void **state)
+{
+    (void)state;
+    sem_t held[2]; /* the thread is held, it may go on */
+    nng_socket a, b;
+    sem_init(&held[0], 0, 0);
+    sem_init(&held[1], 0, 0);
+    assert_int_equal(nng_pair0_open(&a), 0);
+    assert_int_equal(nng_pair0_open(&b), 0);
+    assert_int_equal(nng_pipe_notify(a, NNG_PIPE_EV_REM_POST, hold_reaper, held), 0);
+    assert_int_equal(nng_listen(a, "inproc://held", NULL, 0), 0);
+    assert_int_equal(nng_dial(b, "inproc://held", NULL, 0), 0);
+    nng_msg *m;
+    assert_int_equal(nng_msg_alloc(&m, 0), 0);
+    assert_int_equal(nng_sendmsg(b, m, 0), 0);
+    assert_int_equal(nng_recvmsg(a, &m, 0), 0);
+    nng_pipe pair = nng_msg_get_pipe(m);
+    nng_msg_free(m);
+
+    struct sl_queue *requests = sl_queue_new(64), *answers = sl_queue_new(64), *events = sl_queue_new(64);
+    struct sl_wire_server *server;
+    struct sl_wire_client *client;
+    struct sl_wire_pull *pull;
+    struct sl_wire_push *push;
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_server_open(ANY, NULL, 2, requests, 0, &server, NULL), SL_OK);
+    assert_int_equal(sl_wire_client_open(sl_wire_server_url(server), NULL, 2, 4, answers, &client, NULL),
+                     SL_OK);
+    assert_int_equal(sl_wire_pull_open(ANY, NULL, events, 0, &pull, NULL), SL_OK);
+    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), NULL, 64, &push, NULL), SL_OK);
+    for (int life = 0; life < 2; life++) {
+        struct sl_wire_in *in;
+        bool answered = false, heard = false;
+        while (!answered || !heard) { /* as a node that registers, and tells */
+            enum sl_err called = sl_wire_call(client, &e, 1, 1000), sent = sl_wire_push_send(push, &e);
+            assert_true(called == SL_OK || called == SL_EAGAIN);
+            assert_true(sent == SL_OK || sent == SL_EAGAIN);
+            for (int i = 0; i < 40; i++, usleep(10000)) {
+                while ((in = sl_queue_pop(requests)))
+                    reply_code(in, 7);
+                while ((in = sl_queue_pop(events))) {
+                    heard = true;
+                    sl_wire_in_free(in);
+                }
+                in = sl_queue_pop(answers);
+                if (!in)
+                    continue;
+                answered |= in->err == SL_OK;
+                sl_wire_in_free(in);
+                break;
+            }
+        }
+        if (life == 0) {
+            assert_int_equal(nng_pipe_close(pair), 0);
+            assert_int_equal(sem_wait(&held[0]), 0);
+            assert_true(cut(sl_wire_server_url(server)) > 0);
+            assert_true(cut(sl_wire_pull_url(pull)) > 0);
+        }
+    }
+    sl_wire_client_close(client); /* within bounds, though nng cannot */
+    sl_wire_push_close(push);
+    assert_int_equal(nng_pipe_notify(a, NNG_PIPE_EV_REM_POST, NULL, NULL), 0); /* no second time */
+    sem_post(&held[1]);
+    nng_close(b);
+    nng_close(a);
+    sl_wire_server_close(server);
+    sl_wire_pull_close(pull);
+    struct sl_queue *queues[] = {requests, answers, events};
+    for (size_t i = 0; i < SL_COUNTOF(queues); i++) {
+        for (struct sl_wire_in *in; (in = sl_queue_pop(queues[i]));)
+            sl_wire_in_free(in);
+        sl_queue_free(queues[i]);
+    }
+}
+
 static const struct sl_secret secret_a = {{1}}, secret_b = {{2}};
 static const struct sl_wire_guard guard_none, guard_a = {.secret = &secret_a},
                                               guard_b = {.secret = &secret_b};
@@ -718,6 +826,7 @@ int main(void)
         cmocka_unit_test(client_reconnects_when_its_server_comes_back),
         cmocka_unit_test(dialer_that_gave_up_is_followed_by_another),
         cmocka_unit_test(dialer_of_a_peer_that_is_away_is_left_alone),
+        cmocka_unit_test(connection_that_nng_never_frees_is_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
