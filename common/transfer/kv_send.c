@@ -322,8 +322,8 @@ static void note_unsent(const struct sl_xfer *x, struct sl_send *s)
 void sl_send_ready(struct sl_xfer *x, const struct sl_xfer_key *k, const uint32_t *pages, uint32_t n_tokens)
 {
     struct sl_send *s = find(x, k);
-    if (!s || s->state == SL_SEND_CLOSING)
-        return; /* it ended meanwhile; SEND_DONE is on its way */
+    if (!s || s->silent || s->state == SL_SEND_CLOSING)
+        return; /* it ended meanwhile; SEND_DONE is on its way, or nobody waits for it */
     SL_ASSERT(n_tokens <= s->n_tokens && (pages || s->next_page == s->n_pages));
     uint32_t known = sl_xfer_pages_of(x, n_tokens);
     uint32_t ready = n_tokens == s->n_tokens ? s->n_pages : n_tokens / x->conf.self.geometry.page_tokens;

@@ -506,6 +506,23 @@ static void send_while_d_is_held(struct xfer_pair *t, struct late *l, const stru
     assert_int_equal(sl_xfer_send_ready(t->p.x, k, p, 4 * PT), SL_OK);
 }
 
+/* A session that ended may be aborted, and its pages told of, before the engine has heard of its end. */
+static void pages_of_a_session_that_only_tells_its_end_are_nothing(void **state)
+{
+    struct xfer_pair t;
+    struct rig_opts o = {0};
+    struct sl_xfer_key k = rig_key("over", 1);
+    uint32_t p[2] = {0, 1};
+    (void)state;
+    pair_open(&t, "loop", &o, &o);
+    rig_close(&t.d); /* so that what the session has to tell waits */
+    assert_int_equal(sl_xfer_send_abort(t.p.x, &k, &t.d.peer, "enough"), SL_OK);
+    assert_int_equal(sl_xfer_send_first(t.p.x, &k, &(struct sl_xfer_first){.token = 1}), SL_OK);
+    assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, 2 * PT), SL_OK);
+    rig_wait_sessions(&t.p, 0);
+    pair_close(&t);
+}
+
 static void what_has_arrived_is_seen_before_the_deadline_is_judged(void **state)
 {
     struct late l = {0};
@@ -607,6 +624,7 @@ int main(void)
         cmocka_unit_test(events_that_do_not_fit_the_queue_wait),
         cmocka_unit_test(lost_link_is_dialled_again_by_itself_ever_more_rarely),
         cmocka_unit_test(slow_link_is_told_as_one),
+        cmocka_unit_test(pages_of_a_session_that_only_tells_its_end_are_nothing),
         cmocka_unit_test(what_has_arrived_is_seen_before_the_deadline_is_judged),
         cmocka_unit_test(lost_receive_is_not_taken_for_damage),
         cmocka_unit_test(node_that_computes_nothing_gives_its_transfers_up),
