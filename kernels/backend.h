@@ -34,6 +34,7 @@ struct sl_dev_conf {
     const int *cpus;    /* CPU of thread i, NULL = not pinned */
     size_t n_cpus;
     uint32_t max_rows; /* most rows of one batch: sizes scratch */
+    uint32_t device;   /* of a table with several, counted from 0 */
     int no_graphs;     /* keeps no passes */
 };
 
@@ -95,6 +96,12 @@ enum sl_pass_state {
     SL_PASS_QUEUED, /* all of it is queued: no op nor pass_end follows */
 };
 
+/* How the ranks that run a pass together agree: the least of what they say, once all have said something. */
+struct sl_vote {
+    uint32_t (*least)(void *arg, uint32_t mine);
+    void *arg;
+};
+
 typedef void sl_parallel_fn(void *arg, uint32_t item, unsigned worker);
 
 struct sl_backend_ops {
@@ -106,6 +113,8 @@ struct sl_backend_ops {
     int (*available)(void);
     /* (optional) What is missing when it cannot, as a clause. */
     const char *(*missing)(void);
+    /* (optional) How many devices there are to open. */
+    uint32_t (*n_devices)(void);
     enum sl_err (*open)(const struct sl_dev_conf *conf, struct sl_dev **out, struct sl_why *why);
     void (*close)(struct sl_dev *d);
 
@@ -117,6 +126,11 @@ struct sl_backend_ops {
     size_t (*memory_free)(const struct sl_dev *d);
     void (*upload)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
     void (*download)(struct sl_dev *d, void *dst, const void *src, size_t bytes);
+    /* (optional, with sum_ranks) Copies n runs of bytes between buffers, each side's a stride apart. */
+    void (*copy_rows)(struct sl_dev *d, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                      size_t bytes, size_t n);
+    /* (optional) What ops are queued on, as the device's own libraries know it (cudaStream_t). */
+    void *(*native_stream)(struct sl_dev *d);
 
     /* Packs n views (same n_cols, any types), stacked along their rows, into the layout linear() wants. The
      * views may be unmapped afterwards. SL_EUNSUPPORTED names a type or size it cannot take; SL_ENOMEM. */
@@ -144,8 +158,13 @@ struct sl_backend_ops {
     /* (optional, with sum_ranks) The heads [first_head, first_head + n_heads) of kv's pages, for rope_kv and attention
      * of d, which may be another device than kv's and calls them at the same time as others do for theirs. Closed with
      * kv_close(d), before or after kv; not to be used once that is closed. SL_ENOMEM. */
-    enum sl_err (*kv_part)(struct sl_dev *d, const struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+    enum sl_err (*kv_part)(struct sl_dev *d, struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
                            struct sl_kv **out, struct sl_why *why);
+    /* (optional; without it kv_open serves) A pool whose memory its n_parts parts will have, each on its device: the
+     * next calls are theirs, in the order of heads, from one thread. kv_read, kv_write and the mover take the whole,
+     * rope_kv and attention do not. */
+    enum sl_err (*kv_open_parts)(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                                 uint32_t n_parts, struct sl_kv **out, struct sl_why *why);
     /* Copies whole pages between the pool and host memory (staging for devices without host pages). */
     void (*kv_read)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
     void (*kv_write)(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
@@ -179,9 +198,10 @@ struct sl_backend_ops {
     /* (optional, both or none) For devices that keep a pass and start it anew by one call. The ops between begin
      * and end are the same, with the same arguments, for every batch of the owner and kv that has as many rows as
      * *b has then: more than before, up to max_rows, those behind its runs being nobody's. No op takes rows of
-     * the host's (x_rows). end: 0 when nothing of it ran; call the ops again, and end. */
+     * the host's (x_rows). end: 0 when nothing of it ran; call the ops again, and end. vote: of ranks that gather from
+     * each other between the ops, which all keep a pass or none does; until end. NULL = alone. */
     enum sl_pass_state (*pass_begin)(struct sl_dev *d, const void *owner, struct sl_kv *kv, uint32_t max_rows,
-                                     struct sl_batch *b);
+                                     const struct sl_vote *vote, struct sl_batch *b);
     int (*pass_end)(struct sl_dev *d);
     void (*sync)(struct sl_dev *d);
 

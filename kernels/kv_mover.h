@@ -3,7 +3,9 @@
  *
  * A mover has slots of a page each, on the device and, the same, in pinned host memory. Pages are gathered into
  * consecutive slots, and then are one run of bytes for a copy over the bus (fetch, place) or for a transport that
- * sends from the device (gather, scatter). Copies over the bus run beside the gathering of others.
+ * sends from the device (gather, scatter). Copies over the bus run beside the gathering of others. Of a pool that
+ * several devices share by heads (kv_open_parts) slots are on the first one's, and hold whole pages in the layout of
+ * kernels/tensor.h: what travels does not know of them.
  *
  * Threads: all calls of one mover come from one thread, any; the device thread runs steps meanwhile. Pages that
  * are moved must be final, or not yet in use by a step: a mover does not wait for steps, nor they for it.

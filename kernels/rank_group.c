@@ -38,11 +38,11 @@ static void meet(struct memory_group *g)
     atomic_fetch_sub(&g->sleepers, 1);
 }
 
-static enum sl_err all_gather(struct sl_rank_group *group, uint32_t rank, void *parts, size_t bytes,
-                              struct sl_why *why)
+static enum sl_err all_gather(struct sl_rank_group *group, uint32_t rank, void *stream, void *parts,
+                              size_t bytes, struct sl_why *why)
 {
     struct memory_group *g = (struct memory_group *)group;
-    (void)why;
+    (void)why, (void)stream;
     g->shown[rank] = (struct shown){parts, bytes};
     meet(g);
     for (uint32_t r = 0; r < group->n_ranks; r++) {
@@ -62,6 +62,6 @@ static void group_close(struct sl_rank_group *group)
 struct sl_rank_group *sl_rank_group_memory(uint32_t n_ranks)
 {
     struct memory_group *g = sl_xcalloc(1, sizeof *g + n_ranks * sizeof g->shown[0]);
-    g->group = (struct sl_rank_group){n_ranks, all_gather, group_close};
+    g->group = (struct sl_rank_group){n_ranks, false, all_gather, group_close};
     return &g->group;
 }

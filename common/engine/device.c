@@ -18,6 +18,7 @@
 #include "common/base/memory_info.h"
 #include "common/base/thread.h"
 #include "common/model/share.h"
+#include "kernels/rank_group.h"
 
 /* Of logits at a time; a head's matrix is read once per group of rows, which costs little beside that. */
 #define LOGITS_BYTES   (32u << 20)
@@ -42,6 +43,7 @@ struct sl_device {
     const struct sl_backend_ops *ops;
     struct sl_dev *dev;
     uint32_t n_ranks;
+    struct sl_rank_group *group; /* NULL = the model's own, or one rank */
     struct sl_model *model;
     struct sl_kv *kv;
     struct sl_samplers *samplers;
@@ -75,8 +77,7 @@ static enum sl_err open_kv(struct sl_device *d)
     if (n > INT32_MAX)
         n = INT32_MAX;
     d->n_pages = (uint32_t)n;
-    enum sl_err err = d->ops->kv_open(d->dev, &g, d->n_pages, &d->kv, &d->why);
-    return err ? err : sl_model_share_kv(d->model, d->kv, &d->why);
+    return sl_model_open_kv(d->model, d->n_pages, &d->kv, &d->why);
 }
 
 static void profile(struct sl_device *d)
@@ -150,6 +151,15 @@ static void count_memory(struct sl_device *d, size_t before)
             (unsigned long long)(sl_memory_resident() / 1000000));
 }
 
+/* Ranks whose memory is not the host's are joined by what the engine's owner has for it. */
+static enum sl_err join_ranks(struct sl_device *d)
+{
+    const struct sl_engine_conf *c = d->conf;
+    if (d->n_ranks == 1 || d->ops->host_memory || !c->open_group)
+        return SL_OK;
+    return c->open_group(c->device, d->n_ranks, &d->group, &d->why);
+}
+
 static enum sl_err open_all(struct sl_device *d)
 {
     size_t memory_before = sl_huge_total();
@@ -159,7 +169,11 @@ static enum sl_err open_all(struct sl_device *d)
     if (err != SL_OK)
         return err;
     const struct sl_share first = {0, d->n_ranks};
+    if ((err = sl_share_check_devices(d->ops, c->device, d->n_ranks, &d->why)) != SL_OK ||
+        (err = join_ranks(d)) != SL_OK)
+        return err;
     const struct sl_dev_conf node = {.n_threads = c->n_threads,
+                                     .device = c->device,
                                      .cpus = c->cpus,
                                      .n_cpus = c->n_cpus,
                                      .max_rows = d->max_rows < SL_MODEL_SLICE_ROWS ? d->max_rows
@@ -172,6 +186,7 @@ static enum sl_err open_all(struct sl_device *d)
                                .dev = d->dev,
                                .tensor_parallel = d->n_ranks,
                                .node = &node,
+                               .group = d->group,
                                .kv_dtype = c->kv_dtype,
                                .page_tokens = c->page_tokens,
                                .max_rows = d->max_rows,
@@ -211,6 +226,8 @@ static void close_all(struct sl_device *d)
     if (d->kv)
         d->ops->kv_close(d->dev, d->kv);
     sl_model_close(d->model);
+    if (d->group)
+        d->group->close(d->group);
     if (d->dev)
         d->ops->close(d->dev);
 }

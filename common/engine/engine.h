@@ -18,6 +18,7 @@
 #include "common/model/sampler.h"
 #include "common/sched/speculate.h" /* SL_SPEC_* */
 #include "common/sched/step_plan.h" /* SL_CHUNK_* */
+#include "kernels/rank_group.h"
 
 struct sl_constraint;
 
@@ -26,11 +27,13 @@ struct sl_seq;    /* opaque: one sequence; the opener holds it until sl_engine_s
 
 struct sl_engine_conf {
     const char *model_path;
-    const char *backend;      /* sl_backend_find() */
-    const char *cache_dir;    /* for what a later start need not compute again; NULL = no cache */
-    uint32_t n_threads;       /* of all ranks together */
-    uint32_t tensor_parallel; /* devices that share each layer, 0 = 1; see model.h */
-    const int *cpus;          /* per thread, NULL = not pinned */
+    const char *backend;               /* sl_backend_find() */
+    const char *cache_dir;             /* for what a later start need not compute again; NULL = no cache */
+    uint32_t n_threads;                /* of all ranks together */
+    uint32_t tensor_parallel;          /* devices that share each layer, 0 = 1; see model.h */
+    uint32_t device;                   /* the first of them, where the backend has several */
+    sl_rank_group_open_fn *open_group; /* for ranks with memory of their own; NULL = there can be none */
+    const int *cpus;                   /* per thread, NULL = not pinned */
     size_t n_cpus;
     enum sl_dtype kv_dtype;
     uint32_t page_tokens;

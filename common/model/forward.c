@@ -100,8 +100,12 @@ static void qkv_forward(struct sl_model *m, struct sl_kv *kv, uint32_t layer, co
 static void gather(struct sl_model *m, const struct sl_vector *parts, size_t bytes)
 {
     struct sl_why why = {{0}};
-    m->ops->sync(m->dev);
-    if (m->group->all_gather(m->group, m->share.rank, parts->p, bytes, &why) == SL_OK)
+    void *stream = NULL;
+    if (m->group->in_order)
+        stream = m->ops->native_stream(m->dev);
+    else
+        m->ops->sync(m->dev);
+    if (m->group->all_gather(m->group, m->share.rank, stream, parts->p, bytes, &why) == SL_OK)
         return;
     SL_ERROR("the ranks of this node cannot go on: %s rank=%u of=%u", why.text, m->share.rank,
              m->share.n_ranks);
@@ -223,20 +227,13 @@ static void head_forward(struct sl_model *m, const struct sl_batch *b, uint32_t 
     m->ops->linear(m->dev, &head);
 }
 
-float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n)
-{
-    SL_ASSERT(n <= SL_HEAD_ROWS && m->group == NULL);
-    head_forward(m, b, first, n, m->logits.p);
-    return m->logits.p;
-}
-
 /* A pass, or the logits of some of its rows, as all ranks get it. */
 struct pass {
     struct sl_model *m; /* rank 0's */
     const struct sl_batch *b;
     atomic_uint_fast64_t *progress;
     uint32_t first, n;
-    float *logits; /* [n, n_vocab] host */
+    float *logits; /* [n, n_vocab] of rank 0's device */
 };
 
 /* The logits of n rows from all ranks' parts, each [n, its tokens]. */
@@ -245,10 +242,9 @@ static void logits_join(struct sl_model *m, uint32_t n, float *logits)
     size_t n_vocab = m->conf.n_vocab, most = sl_share_most(&m->share, n_vocab);
     for (uint32_t r = 0; r < m->share.n_ranks; r++) {
         const struct sl_share s = {r, m->share.n_ranks};
-        size_t size = sl_share_size(&s, n_vocab), first = sl_share_first(&s, n_vocab);
-        for (uint32_t i = 0; i < n; i++)
-            m->ops->download(m->dev, logits + i * n_vocab + first, m->head_parts.p + r * n * most + i * size,
-                             size * sizeof *logits);
+        size_t bytes = sl_share_size(&s, n_vocab) * sizeof *logits;
+        m->ops->copy_rows(m->dev, logits + sl_share_first(&s, n_vocab), n_vocab * sizeof *logits,
+                          m->head_parts.p + r * n * most, bytes, bytes, n);
     }
 }
 
@@ -256,28 +252,38 @@ static void logits_of_rank(void *arg, uint32_t rank)
 {
     const struct pass *p = arg;
     struct sl_model *m = sl_model_rank(p->m, rank);
-    size_t n_vocab = m->conf.n_vocab, most = sl_share_most(&m->share, n_vocab);
-    for (uint32_t at = 0, n; at < p->n; at += n) {
-        n = p->n - at < SL_HEAD_ROWS ? p->n - at : SL_HEAD_ROWS;
-        head_forward(m, p->b, p->first + at, n, m->head_parts.p + rank * n * most);
-        gather(m, &m->head_parts, n * most * sizeof(float));
-        if (rank == 0)
-            logits_join(m, n, p->logits + at * n_vocab);
-    }
+    size_t most = sl_share_most(&m->share, m->conf.n_vocab);
+    head_forward(m, p->b, p->first, p->n, m->head_parts.p + rank * p->n * most);
+    gather(m, &m->head_parts, p->n * most * sizeof(float));
+    if (rank == 0)
+        logits_join(m, p->n, p->logits);
+    m->ops->sync(m->dev);
+}
+
+/* Logits of n rows, at most SL_HEAD_ROWS, in memory of rank 0's device. */
+static void logits_forward(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n,
+                           float *logits)
+{
+    struct pass p = {.m = m, .b = b, .first = first, .n = n, .logits = logits};
+    SL_ASSERT(n <= SL_HEAD_ROWS);
+    if (m->group != NULL)
+        sl_ranks_run(m->ranks, logits_of_rank, &p);
+    else
+        head_forward(m, b, first, n, logits);
+}
+
+float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n)
+{
+    logits_forward(m, b, first, n, m->logits.p);
+    return m->logits.p;
 }
 
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits)
 {
     size_t n_vocab = m->conf.n_vocab;
-    if (m->group != NULL) {
-        sl_ranks_run(m->ranks, logits_of_rank,
-                     &(struct pass){.m = m, .b = b, .first = first, .n = n, .logits = logits});
-        m->ops->sync(m->dev);
-        return;
-    }
     for (uint32_t end = first + n; first < end; first += SL_HEAD_ROWS, logits += SL_HEAD_ROWS * n_vocab) {
         n = end - first < SL_HEAD_ROWS ? end - first : SL_HEAD_ROWS;
-        head_forward(m, b, first, n, m->logits.p ? m->logits.p : logits);
+        logits_forward(m, b, first, n, m->logits.p ? m->logits.p : logits);
         if (m->logits.p)
             m->ops->download(m->dev, logits, m->logits.p, n * n_vocab * sizeof *logits);
     }
@@ -319,15 +325,30 @@ static void stall(void)
         pause();
 }
 
+/* What all ranks say: by host memory, whatever joins their devices. */
+static uint32_t least_of_ranks(void *arg, uint32_t mine)
+{
+    struct sl_model *m = arg;
+    uint32_t said[SL_MAX_RANKS], least = mine;
+    said[m->share.rank] = mine;
+    enum sl_err e = m->votes->all_gather(m->votes, m->share.rank, NULL, said, sizeof mine, NULL);
+    SL_ASSERT(e == SL_OK);
+    for (uint32_t r = 0; r < m->share.n_ranks; r++)
+        least = said[r] < least ? said[r] : least;
+    return least;
+}
+
 static void rank_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batch *b,
                          atomic_uint_fast64_t *progress)
 {
     struct sl_batch filled = *b;
+    const struct sl_vote vote = {least_of_ranks, m};
     enum sl_pass_state pass = SL_PASS_NONE;
     if (m->stalls)
         stall();
-    if (m->ops->pass_begin && b->n_out > 0 && b->n_rows <= m->slice_rows && m->group == NULL)
-        pass = m->ops->pass_begin(m->dev, m, kv, m->slice_rows, &filled);
+    if (m->ops->pass_begin && b->n_out > 0 && b->n_rows <= m->slice_rows &&
+        (m->group == NULL || m->votes != NULL))
+        pass = m->ops->pass_begin(m->dev, m, kv, m->slice_rows, m->votes ? &vote : NULL, &filled);
     switch (pass) {
     case SL_PASS_NONE:
         sliced_forward(m, kv, b, progress);

@@ -30,7 +30,7 @@ static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
     uint32_t n_head_rows = m->max_rows < SL_HEAD_ROWS ? m->max_rows : SL_HEAD_ROWS, n = m->slice_rows;
     uint64_t q_dim = sl_share_size(s, c->attn.n_heads) * c->attn.head_dim;
     uint64_t kv_dim = sl_share_size(s, c->attn.n_kv_heads) * c->attn.head_dim;
-    bool shared = s->n_ranks > 1;
+    bool shared = s->n_ranks > 1, on_device = !m->ops->host_memory;
     const struct {
         struct sl_vector *v;
         uint64_t n_rows, n_cols;
@@ -44,7 +44,7 @@ static enum sl_err activations_alloc(struct sl_model *m, struct sl_why *why)
         {&m->branch, n, c->d_model, "activations", m->weights.layers[0].post_attn_norm.p != NULL},
         {&m->parts, (uint64_t)s->n_ranks * n, c->d_model, "the ranks' sums", shared},
         {&m->head_parts, (uint64_t)s->n_ranks * n_head_rows, sl_share_most(s, c->n_vocab), "logits", shared},
-        {&m->logits, n_head_rows, c->n_vocab, "logits", !m->ops->host_memory && !shared},
+        {&m->logits, n_head_rows, c->n_vocab, "logits", on_device && s->rank == 0},
     };
     for (size_t i = 0; i < SL_COUNTOF(buffers); i++) {
         enum sl_err e = !buffers[i].wanted ? SL_OK
@@ -100,7 +100,8 @@ static enum sl_err check_fits(const struct sl_model_open *o, const struct sl_mod
     uint64_t weights = packed_bytes(o->ops, f, c, n_ranks);
     uint64_t scratch = n_ranks * (SCRATCH_BYTES + (uint64_t)o->max_rows * c->d_model * sizeof(float));
     uint64_t all = weights + o->other_bytes + scratch;
-    uint64_t available = o->ops->memory_free ? o->ops->memory_free(o->dev) : o->available_bytes;
+    /* Devices with memory of their own have about equal parts of it all; the first tells for them. */
+    uint64_t available = o->ops->memory_free ? n_ranks * o->ops->memory_free(o->dev) : o->available_bytes;
     if (available == 0 || all <= available)
         return SL_OK;
     return sl_why_set(why, SL_ETOOBIG,
@@ -180,6 +181,11 @@ static enum sl_err check_ranks(const struct sl_model_open *o, uint32_t n_ranks, 
                           "tensor_parallel is %u, and backend \"%s\" computes with one device only; set "
                           "tensor_parallel = 1, or take a CPU backend",
                           n_ranks, o->ops->name);
+    if (n_ranks > 1 && o->group == NULL && !o->ops->host_memory)
+        return sl_why_set(why, SL_EUNSUPPORTED,
+                          "tensor_parallel is %u, and this program has nothing that joins devices of backend "
+                          "\"%s\"; set tensor_parallel = 1, or take a CPU backend",
+                          n_ranks, o->ops->name);
     return SL_OK;
 }
 
@@ -192,12 +198,14 @@ static enum sl_err ranks_make(struct sl_model *m, const struct sl_model_open *o,
         return sl_why_set(why, e, "cannot start the threads of %u ranks: %s", n, sl_err_name(e));
     m->owns_group = o->group == NULL;
     m->group = o->group != NULL ? o->group : sl_rank_group_memory(n);
+    m->votes = m->group->in_order ? sl_rank_group_memory(n) : NULL;
     m->peers = sl_xcalloc(n - 1, sizeof(struct sl_model *));
     for (uint32_t r = 1; r < n; r++) {
         struct sl_model *peer = m->peers[r - 1] = rank_new(o, (struct sl_share){r, n});
         const struct sl_dev_conf own = sl_share_dev(&peer->share, o->node);
         peer->conf = m->conf;
         peer->group = m->group;
+        peer->votes = m->votes;
         if ((e = m->ops->open(&own, &peer->dev, why)) != SL_OK)
             return e;
     }
@@ -292,22 +300,41 @@ void sl_model_close(struct sl_model *m)
     sl_free(m->peers);
     if (m->owns_group)
         m->group->close(m->group);
+    if (m->votes)
+        m->votes->close(m->votes);
     rank_free(m);
 }
 
-enum sl_err sl_model_share_kv(struct sl_model *m, const struct sl_kv *kv, struct sl_why *why)
+/* Each rank's heads of kv. */
+static enum sl_err share_kv(struct sl_model *m, struct sl_kv *kv, struct sl_why *why)
 {
-    for (uint32_t r = 0; m->group != NULL && r < m->share.n_ranks; r++) {
+    enum sl_err e = SL_OK;
+    for (uint32_t r = 0; r < m->share.n_ranks && e == SL_OK; r++) {
         struct sl_model *rank = sl_model_rank(m, r);
         uint32_t n_heads = m->conf.attn.n_kv_heads;
         SL_ASSERT(rank->kv == NULL);
-        enum sl_err e = m->ops->kv_part(rank->dev, kv, (uint32_t)sl_share_first(&rank->share, n_heads),
-                                        (uint32_t)sl_share_size(&rank->share, n_heads), &rank->kv, why);
-        if (e != SL_OK)
-            return e;
+        e = m->ops->kv_part(rank->dev, kv, (uint32_t)sl_share_first(&rank->share, n_heads),
+                            (uint32_t)sl_share_size(&rank->share, n_heads), &rank->kv, why);
         rank->kv_of = kv;
     }
-    return SL_OK;
+    return e;
+}
+
+enum sl_err sl_model_open_kv(struct sl_model *m, uint32_t n_pages, struct sl_kv **out, struct sl_why *why)
+{
+    struct sl_kv_geometry g = sl_model_kv_geometry(m);
+    struct sl_kv *kv = NULL;
+    if (m->group == NULL)
+        return m->ops->kv_open(m->dev, &g, n_pages, out, why);
+    enum sl_err e = m->ops->kv_open_parts
+                        ? m->ops->kv_open_parts(m->dev, &g, n_pages, m->share.n_ranks, &kv, why)
+                        : m->ops->kv_open(m->dev, &g, n_pages, &kv, why);
+    if (e == SL_OK && (e = share_kv(m, kv, why)) != SL_OK) {
+        m->ops->kv_close(m->dev, kv);
+        return e;
+    }
+    *out = kv;
+    return e;
 }
 
 void sl_model_stall(struct sl_model *m)

@@ -34,7 +34,8 @@ struct sl_model_open {
      * in threads of its own. node is what sl_share_dev() gives each its part of, dev too. */
     uint32_t tensor_parallel;
     const struct sl_dev_conf *node;
-    struct sl_rank_group *group; /* of as many ranks, borrowed; NULL = through the process' memory */
+    struct sl_rank_group
+        *group; /* of as many ranks, borrowed; NULL = through host memory, where buffers are that */
     /* Called with 0..100 while weights are packed; may be NULL. */
     void (*progress)(void *arg, unsigned percent);
     void *progress_arg;
@@ -60,9 +61,10 @@ const struct sl_model_times *sl_model_times(const struct sl_model *m);
 const struct sl_model_conf *sl_model_conf(const struct sl_model *m);
 /* Of whole pages, whatever the degree. */
 struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m);
-/* Before passes over kv, once: gives each rank its heads of the pages. Nothing to do without tensor parallelism.
- * SL_ENOMEM. */
-SL_MUST_CHECK enum sl_err sl_model_share_kv(struct sl_model *m, const struct sl_kv *kv, struct sl_why *why);
+/* The pages that passes run over, once for a model of several ranks, each of which gets its heads of them. *out is the
+ * caller's, to be closed by the table's kv_close() before the model. SL_ENOMEM, and what the table refuses. */
+SL_MUST_CHECK enum sl_err sl_model_open_kv(struct sl_model *m, uint32_t n_pages, struct sl_kv **out,
+                                           struct sl_why *why);
 size_t sl_model_weight_bytes(const struct sl_model *m);
 
 /* Digest of a fixed probe run over every op on this device plus KV dtype, block sizes and degree: nodes with
@@ -80,8 +82,8 @@ void sl_model_forward(struct sl_model *m, struct sl_kv *kv, const struct sl_batc
 void sl_model_stall(struct sl_model *m);
 /* Of the batch of the last pass: logits of out_rows [first, first + n) to logits [n, n_vocab]. */
 void sl_model_logits(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n, float *logits);
-/* The same for devices with memory of their own, where they stay until the next call: at most SL_HEAD_ROWS, not
- * waited for. */
+/* The same for devices with memory of their own, where they stay until the next call, with several ranks on the first
+ * one's: at most SL_HEAD_ROWS, not waited for. */
 float *sl_model_logits_on_device(struct sl_model *m, const struct sl_batch *b, uint32_t first, uint32_t n);
 
 #endif

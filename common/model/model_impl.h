@@ -33,10 +33,12 @@ struct sl_model {
     struct sl_vector parts;      /* [n_ranks, slice_rows, d_model] */
     struct sl_vector head_parts; /* [n_ranks, min(max_rows, SL_HEAD_ROWS), n_vocab / n_ranks rounded up] */
     struct sl_rank_group *group;
-    bool owns_group;         /* rank 0, of one it made */
+    bool owns_group; /* rank 0, of one it made */
+    struct sl_rank_group
+        *votes; /* where the group is in the order of streams, and so can be in a kept pass; rank 0's */
     struct sl_ranks *ranks;  /* rank 0's */
     struct sl_model **peers; /* [n_ranks - 1] rank 0's */
-    struct sl_kv *kv;        /* the heads of this rank in the pool of sl_model_share_kv() */
+    struct sl_kv *kv;        /* the heads of this rank in the pool of sl_model_open_kv() */
     const struct sl_kv *kv_of;
     atomic_uint_fast64_t unheard; /* progress of the other ranks: a pass is where rank 0 is */
     bool stalls;                  /* sl_model_stall() */
@@ -45,8 +47,8 @@ struct sl_model {
     struct sl_batch_run *slice_runs;  /* [max_rows + slices] */
     uint32_t *slice_out;              /* [max_rows] */
     struct sl_batch_run *wanted_runs; /* [slice_rows] */
-    struct sl_vector
-        logits; /* [min(max_rows, SL_HEAD_ROWS), n_vocab]; none where the device writes to the host */
+    /* [min(max_rows, SL_HEAD_ROWS), n_vocab] rank 0's; none where the device writes to the host */
+    struct sl_vector logits;
 };
 
 static inline struct sl_model *sl_model_rank(struct sl_model *m, uint32_t rank)

@@ -25,6 +25,7 @@ static enum sl_err check_columns(const struct sl_model_file *f, uint32_t layer, 
 struct sl_dev_conf sl_share_dev(const struct sl_share *s, const struct sl_dev_conf *all)
 {
     struct sl_dev_conf own = *all;
+    own.device += s->rank;
     own.n_threads = all->n_threads > s->n_ranks ? all->n_threads / s->n_ranks : 1;
     if (all->n_cpus >= (size_t)own.n_threads * s->n_ranks) {
         own.n_cpus = own.n_threads;
@@ -50,4 +51,17 @@ enum sl_err sl_share_check(const struct sl_model_file *f, const struct sl_model_
         }
     }
     return SL_OK;
+}
+
+enum sl_err sl_share_check_devices(const struct sl_backend_ops *ops, uint32_t first, uint32_t n_ranks,
+                                   struct sl_why *why)
+{
+    uint32_t n = ops->n_devices ? ops->n_devices() : UINT32_MAX;
+    if (first < n && n_ranks <= n - first)
+        return SL_OK;
+    return sl_why_set(
+        why, SL_ECONFIG,
+        "device is %u and tensor_parallel %u, which takes %u devices of backend \"%s\" from number %u on, "
+        "and this machine shows %u; set a smaller degree or device, or look at CUDA_VISIBLE_DEVICES",
+        first, n_ranks, n_ranks, ops->name, first, n);
 }

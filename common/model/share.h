@@ -31,12 +31,18 @@ static inline uint64_t sl_share_most(const struct sl_share *s, uint64_t n)
     return (n + s->n_ranks - 1) / s->n_ranks;
 }
 
-/* What a rank's device is opened with: an equal part of the threads and CPUs in all, which are the node's. */
+/* What a rank's device is opened with: an equal part of the threads and CPUs in all, which are the node's, and the device
+ * that many behind its first. */
 struct sl_dev_conf sl_share_dev(const struct sl_share *s, const struct sl_dev_conf *all);
 
 /* Whether the model can be cut into n_ranks: KV heads and feed-forward evenly, columns at blocks of their types.
  * SL_EUNSUPPORTED, with both numbers. */
 SL_MUST_CHECK enum sl_err sl_share_check(const struct sl_model_file *f, const struct sl_model_conf *c,
                                          uint32_t n_ranks, struct sl_why *why);
+
+/* Whether there are n_ranks devices from first on; tables without numbered devices have any. SL_ECONFIG, with the
+ * numbers. */
+SL_MUST_CHECK enum sl_err sl_share_check_devices(const struct sl_backend_ops *ops, uint32_t first,
+                                                 uint32_t n_ranks, struct sl_why *why);
 
 #endif

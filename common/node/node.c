@@ -21,6 +21,7 @@
 #include "common/node/node_leg.h"
 #include "common/node/node_router.h"
 #include "common/node/node_stats.h"
+#include "common/transfer/nccl_group.h"
 #include "kernels/backend.h"
 
 #define COMMANDS_AT_ONCE  64u
@@ -358,6 +359,8 @@ static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
         .cache_dir = c->cache_path,
         .n_threads = c->threads,
         .tensor_parallel = c->tensor_parallel,
+        .device = c->device,
+        .open_group = sl_nccl_group_open,
         .cpus = c->cpu_list,
         .n_cpus = c->n_cpus,
         .kv_dtype = c->kv_dtype,
@@ -387,6 +390,7 @@ static enum sl_err open_xfer(struct sl_node *n, struct sl_why *why)
         .trust_network = c->trust_network,
         .secret = c->has_secret ? &c->secret : NULL,
         .ucx_tls = c->ucx_tls,
+        .cuda_device = c->device,
         .ucx_devices = c->ucx_devices && *c->ucx_devices ? c->ucx_devices : NULL,
         .self = {.boot_id = n->boot_id,
                  .model_digest = sl_engine_model(n->engine)->digest,

@@ -46,6 +46,10 @@ const struct sl_conf_opt sl_node_opts[] = {
      "ranks that each compute a part of every layer, with an equal part of the threads; the same on all "
      "nodes, and a number that divides the model's KV heads",
      1, SL_MAX_RANKS, NULL},
+    {"device", SL_CONF_U32, AT(device), "0",
+     "first CUDA device of this node, as CUDA counts them, for backend cuda and transfer_transport nccl; "
+     "rank r of tensor_parallel has device + r",
+     0, 1023, NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs of this node, \"0\" or \"0-3,8\"; empty = all, not pinned",
      0, 0, NULL},
     {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, reserved at start", 1 << 16,

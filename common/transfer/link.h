@@ -25,6 +25,7 @@ struct sl_link_conf {
     const char *devices; /* UCX_NET_DEVICES, NULL = the one of listen's address */
     void *pool;          /* memory of payloads, registered once; NULL = none of the host's */
     size_t pool_bytes;
+    uint32_t cuda_device; /* that nccl stages payloads on */
     uint32_t
         patience_ms; /* how long the transport may move nothing before it ends a connection, 0 = its own */
 };

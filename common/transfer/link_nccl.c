@@ -484,7 +484,7 @@ static enum sl_err nccl_open(const struct sl_link_conf *conf, const struct sl_li
                              struct sl_link **out, struct sl_why *why)
 {
     struct sl_link_conf beside = *conf;
-    enum sl_err e = sl_nccl_load(why);
+    enum sl_err e = sl_nccl_load(conf->cuda_device, why);
     if (e)
         return e;
     struct sl_link *l = sl_xcalloc(1, sizeof *l);

@@ -11,7 +11,7 @@
 #include "common/transfer/nccl_load.h"
 
 struct rank {
-    void *context, *comm, *stream, *event;
+    void *context, *comm;
 };
 
 struct nccl_group {
@@ -53,37 +53,16 @@ static enum sl_err wait_comm(const struct rank *r, struct sl_why *why)
     return e;
 }
 
-static enum sl_err wait_event(const struct rank *r, struct sl_why *why)
-{
-    for (;;) {
-        bool through;
-        int rc = sl_nccl.cuEventQuery(r->event);
-        if (rc == SL_CUDA_SUCCESS)
-            return SL_OK;
-        if (rc != SL_CUDA_NOT_READY)
-            return failed_cuda(rc, why);
-        enum sl_err e = poll_comm(r, &through, why);
-        if (e != SL_OK)
-            return e;
-        sched_yield();
-    }
-}
-
-static enum sl_err all_gather(struct sl_rank_group *group, uint32_t rank, void *parts, size_t bytes,
-                              struct sl_why *why)
+static enum sl_err all_gather(struct sl_rank_group *group, uint32_t rank, void *stream, void *parts,
+                              size_t bytes, struct sl_why *why)
 {
     const struct rank *r = &((struct nccl_group *)group)->of[rank];
     int rc = sl_nccl.cuCtxSetCurrent(r->context);
     if (rc != SL_CUDA_SUCCESS)
         return failed_cuda(rc, why);
-    rc = sl_nccl.ncclAllGather((char *)parts + rank * bytes, parts, bytes, SL_NCCL_UINT8, r->comm, r->stream);
-    if (!is_good(rc))
-        return failed_nccl(rc, why);
-    enum sl_err e = wait_comm(r, why); /* only then is the stream's next thing behind it */
-    if (e != SL_OK)
-        return e;
-    rc = sl_nccl.cuEventRecord(r->event, r->stream);
-    return rc == SL_CUDA_SUCCESS ? wait_event(r, why) : failed_cuda(rc, why);
+    rc = sl_nccl.ncclAllGather((char *)parts + rank * bytes, parts, bytes, SL_NCCL_UINT8, r->comm, stream);
+    return is_good(rc) ? wait_comm(r, why) /* only then is the stream's next thing behind it */
+                       : failed_nccl(rc, why);
 }
 
 static void group_close(struct sl_rank_group *group)
@@ -95,28 +74,19 @@ static void group_close(struct sl_rank_group *group)
             sl_nccl.cuCtxSetCurrent(r->context);
         if (r->comm)
             sl_nccl.ncclCommAbort(r->comm);
-        if (r->event)
-            sl_nccl.cuEventDestroy(r->event);
-        if (r->stream)
-            sl_nccl.cuStreamDestroy(r->stream);
     }
     sl_free(g);
 }
 
-static enum sl_err rank_make(struct rank *r, uint32_t rank, uint32_t n_ranks, struct sl_why *why)
+static enum sl_err rank_make(struct rank *r, uint32_t number, struct sl_why *why)
 {
-    int device = 0;
-    if (sl_nccl.cuDeviceGet(&device, (int)rank) != SL_CUDA_SUCCESS)
-        return sl_why_set(why, SL_ECONFIG, "%u ranks need a CUDA device each, and there is no device %u",
-                          n_ranks, rank);
-    int rc = sl_nccl.cuDevicePrimaryCtxRetain(&r->context, device);
+    int device = 0, rc = sl_nccl.cuDeviceGet(&device, (int)number);
     if (rc == SL_CUDA_SUCCESS)
-        rc = sl_nccl.cuCtxSetCurrent(r->context);
+        rc = sl_nccl.cuDevicePrimaryCtxRetain(&r->context, device);
     if (rc == SL_CUDA_SUCCESS)
-        rc = sl_nccl.cuStreamCreate(&r->stream, SL_CUDA_NON_BLOCKING);
-    if (rc == SL_CUDA_SUCCESS)
-        rc = sl_nccl.cuEventCreate(&r->event, SL_CUDA_NO_TIMING);
-    return rc == SL_CUDA_SUCCESS ? SL_OK : failed_cuda(rc, why);
+        return SL_OK;
+    return sl_why_set(why, SL_ECONFIG, "CUDA device %u cannot be used (%s); see nvidia-smi", number,
+                      sl_cuda_text(rc));
 }
 
 /* One thread starts all communicators, so as one group: a call alone would wait for the other ranks. */
@@ -140,15 +110,16 @@ static enum sl_err join(struct nccl_group *g, struct sl_why *why)
     return e;
 }
 
-enum sl_err sl_nccl_group_open(uint32_t n_ranks, struct sl_rank_group **out, struct sl_why *why)
+enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks, struct sl_rank_group **out,
+                               struct sl_why *why)
 {
-    enum sl_err e = sl_nccl_load(why);
+    enum sl_err e = sl_nccl_load(first_device, why);
     if (e != SL_OK)
         return e;
     struct nccl_group *g = sl_xcalloc(1, sizeof *g + n_ranks * sizeof g->of[0]);
-    g->group = (struct sl_rank_group){n_ranks, all_gather, group_close};
+    g->group = (struct sl_rank_group){n_ranks, true, all_gather, group_close};
     for (uint32_t i = 0; i < n_ranks && e == SL_OK; i++)
-        e = rank_make(&g->of[i], i, n_ranks, why);
+        e = rank_make(&g->of[i], first_device + i, why);
     if (e == SL_OK)
         e = join(g, why);
     if (e != SL_OK) {

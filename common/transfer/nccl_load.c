@@ -12,6 +12,7 @@ struct sl_nccl sl_nccl;
 int sl_nccl_version;
 void *sl_nccl_context;
 static struct sl_why not_loaded;
+static uint32_t first_device;
 
 #define AT(name) offsetof(struct sl_nccl, name)
 #define SAME(name)                                                                                           \
@@ -60,8 +61,8 @@ static bool load_from(const char *library, const char *install, const struct fun
 {
     void *l = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!l) {
-        sl_why_set(&not_loaded, SL_ECONFIG, "transport \"nccl\" needs %s, which cannot be loaded (%s); %s",
-                   library, dlerror(), install);
+        sl_why_set(&not_loaded, SL_ECONFIG, "NCCL is asked for, and %s cannot be loaded (%s); %s", library,
+                   dlerror(), install);
         return false;
     }
     for (size_t i = 0; i < n; i++) {
@@ -79,14 +80,15 @@ static bool start_cuda(void)
 {
     int device = 0, rc = sl_nccl.cuInit(0);
     if (rc == SL_CUDA_SUCCESS)
-        rc = sl_nccl.cuDeviceGet(&device, 0);
+        rc = sl_nccl.cuDeviceGet(&device, (int)first_device);
     if (rc == SL_CUDA_SUCCESS)
         rc = sl_nccl.cuDevicePrimaryCtxRetain(&sl_nccl_context, device);
     if (rc != SL_CUDA_SUCCESS)
-        sl_why_set(&not_loaded, SL_ECONFIG,
-                   "transport \"nccl\" needs a CUDA device, and there is none to use (%s); set "
-                   "transfer_transport = ucx",
-                   sl_cuda_text(rc));
+        sl_why_set(
+            &not_loaded, SL_ECONFIG,
+            "NCCL needs CUDA device %u, and it is not one to use (%s); set device and transfer_transport "
+            "for the cards that are here",
+            first_device, sl_cuda_text(rc));
     return rc == SL_CUDA_SUCCESS;
 }
 
@@ -97,9 +99,8 @@ static bool check_version(void)
     sl_nccl_version = v;
     if (rc == SL_NCCL_SUCCESS && v >= SL_NCCL_MIN_VERSION && v / 10000 == SL_NCCL_MIN_VERSION / 10000)
         return true;
-    sl_why_set(&not_loaded, SL_ECONFIG,
-               "%s says that it is version %d; transport \"nccl\" needs NCCL 2, from 2.14 (%d) on", NCCL, v,
-               SL_NCCL_MIN_VERSION);
+    sl_why_set(&not_loaded, SL_ECONFIG, "%s says that it is version %d; expected NCCL 2, from 2.14 (%d) on",
+               NCCL, v, SL_NCCL_MIN_VERSION);
     return false;
 }
 
@@ -126,9 +127,16 @@ static void load(void)
     (void)ok; /* what went wrong stands in not_loaded */
 }
 
-enum sl_err sl_nccl_load(struct sl_why *why)
+enum sl_err sl_nccl_load(uint32_t device, struct sl_why *why)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load);
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    static bool tried;
+    pthread_mutex_lock(&one);
+    if (!tried) {
+        first_device = device;
+        load();
+    }
+    tried = true;
+    pthread_mutex_unlock(&one);
     return not_loaded.text[0] ? sl_why_set(why, SL_ECONFIG, "%s", not_loaded.text) : SL_OK;
 }

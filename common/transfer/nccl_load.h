@@ -9,6 +9,7 @@
 #define SLUICE_COMMON_TRANSFER_NCCL_LOAD_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/base/err.h"
 
@@ -69,11 +70,11 @@ struct sl_nccl {
 
 extern struct sl_nccl sl_nccl;      /* after sl_nccl_load() */
 extern int sl_nccl_version;         /* as ncclGetVersion says: 22809 is 2.28.9 */
-extern void *sl_nccl_context;       /* of device 0; every thread that calls makes it current */
+extern void *sl_nccl_context;       /* of the first device; every thread that calls makes it current */
 const char *sl_cuda_text(int code); /* what a CUDA result means */
 
-/* Any number of times, from any thread. SL_ECONFIG: no NCCL, one that is too old, no driver or no device. The
- * first call takes as long as NCCL and CUDA take to start. */
-SL_MUST_CHECK enum sl_err sl_nccl_load(struct sl_why *why);
+/* Any number of times, from any thread; all with the process' first device. SL_ECONFIG: no NCCL, one that is too old,
+ * no driver or no device. The first call takes as long as NCCL and CUDA take to start. */
+SL_MUST_CHECK enum sl_err sl_nccl_load(uint32_t device, struct sl_why *why);
 
 #endif

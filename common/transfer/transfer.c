@@ -454,6 +454,7 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
         if (x->stage)
             memory = sl_stage_memory(x, &bytes);
         e = ops->open(&(struct sl_link_conf){.listen = conf->listen,
+                                             .cuda_device = conf->cuda_device,
                                              .tls = conf->ucx_tls,
                                              .devices = conf->ucx_devices,
                                              .pool = memory,

@@ -51,6 +51,7 @@ struct sl_xfer_conf {
     bool trust_network;
     const char *ucx_tls;            /* UCX_TLS, NULL = tcp */
     const char *ucx_devices;        /* NULL = the one that has the address of listen */
+    uint32_t cuda_device;           /* of this node, its first: nccl's */
     const struct sl_secret *secret; /* peers prove it before anything else counts; copied; NULL = none */
     struct sl_xfer_identity self;
     void *pool; /* host address of page 0, page i at + i * page_bytes; or NULL, and pages lie on ... */

@@ -39,13 +39,13 @@ static enum sl_err portable_open(const struct sl_dev_conf *conf, struct sl_dev *
 /* What is the same in all. */
 #define SHARED_OPS                                                                                           \
     .host_memory = 1, .close = sl_cpu_close, .buf_alloc = sl_cpu_buf_alloc, .buf_free = sl_cpu_buf_free,     \
-    .upload = sl_cpu_copy, .download = sl_cpu_copy, .weight_pack = sl_cpu_weight_pack,                       \
-    .weight_free = sl_cpu_weight_free, .weight_bytes = sl_cpu_weight_bytes,                                  \
-    .weight_image = sl_cpu_weight_image, .weight_restore = sl_cpu_weight_restore,                            \
-    .pack_version = SL_PACK_VERSION, .kv_open = sl_cpu_kv_open, .kv_close = sl_cpu_kv_close,                 \
-    .kv_part = sl_cpu_kv_part, .sum_ranks = sl_cpu_sum_ranks, .kv_host_base = sl_cpu_kv_host_base,           \
-    .kv_read = sl_cpu_kv_read, .kv_write = sl_cpu_kv_write, .embed = sl_cpu_embed, .sync = sl_cpu_sync,      \
-    .parallel = sl_cpu_parallel
+    .upload = sl_cpu_copy, .download = sl_cpu_copy, .copy_rows = sl_cpu_copy_rows,                           \
+    .weight_pack = sl_cpu_weight_pack, .weight_free = sl_cpu_weight_free,                                    \
+    .weight_bytes = sl_cpu_weight_bytes, .weight_image = sl_cpu_weight_image,                                \
+    .weight_restore = sl_cpu_weight_restore, .pack_version = SL_PACK_VERSION, .kv_open = sl_cpu_kv_open,     \
+    .kv_close = sl_cpu_kv_close, .kv_part = sl_cpu_kv_part, .sum_ranks = sl_cpu_sum_ranks,                   \
+    .kv_host_base = sl_cpu_kv_host_base, .kv_read = sl_cpu_kv_read, .kv_write = sl_cpu_kv_write,             \
+    .embed = sl_cpu_embed, .sync = sl_cpu_sync, .parallel = sl_cpu_parallel
 
 /* What is the same in all that have a table of inner loops. */
 #define DRIVEN_OPS                                                                                           \

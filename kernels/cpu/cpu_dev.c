@@ -105,6 +105,14 @@ void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes)
         memcpy(dst, src, bytes);
 }
 
+void sl_cpu_copy_rows(struct sl_dev *d, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                      size_t bytes, size_t n)
+{
+    (void)d;
+    for (size_t i = 0; i < n; i++)
+        memcpy((char *)dst + i * dst_stride, (const char *)src + i * src_stride, bytes);
+}
+
 void sl_cpu_sync(struct sl_dev *d)
 {
     (void)d;

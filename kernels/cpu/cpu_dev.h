@@ -363,6 +363,8 @@ void *sl_cpu_touched_alloc(struct sl_dev *d, size_t bytes);
 void *sl_cpu_buf_alloc(struct sl_dev *d, size_t bytes);
 void sl_cpu_buf_free(struct sl_dev *d, void *p, size_t bytes);
 void sl_cpu_copy(struct sl_dev *d, void *dst, const void *src, size_t bytes);
+void sl_cpu_copy_rows(struct sl_dev *d, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                      size_t bytes, size_t n);
 void sl_cpu_sync(struct sl_dev *d);
 void sl_cpu_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
 /* Makes room for max_rows rows of activations, row_bytes each, of n_cols columns. */
@@ -372,7 +374,7 @@ enum sl_err sl_cpu_fit_attention(struct sl_dev *d, uint32_t head_dim);
 /* cpu_kv.c */
 enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                            struct sl_kv **out, struct sl_why *why);
-enum sl_err sl_cpu_kv_part(struct sl_dev *d, const struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+enum sl_err sl_cpu_kv_part(struct sl_dev *d, struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
                            struct sl_kv **out, struct sl_why *why);
 void sl_cpu_kv_close(struct sl_dev *d, struct sl_kv *kv);
 void *sl_cpu_kv_host_base(struct sl_kv *kv);

@@ -54,7 +54,7 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     return SL_OK;
 }
 
-enum sl_err sl_cpu_kv_part(struct sl_dev *d, const struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+enum sl_err sl_cpu_kv_part(struct sl_dev *d, struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
                            struct sl_kv **out, struct sl_why *why)
 {
     if (sl_cpu_fit_attention(d, kv->g.head_dim) != SL_OK)

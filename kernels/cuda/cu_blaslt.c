@@ -92,6 +92,7 @@ struct cu_blaslt *cu_blaslt_open(struct cu_stream *s)
 {
     struct cu_blaslt *b = sl_xcalloc(1, sizeof *b);
     b->stream = s;
+    cu_stream_use(s);
     b->workspace = cu_alloc(s, WORKSPACE_BYTES);
     if (b->workspace && load(b))
         return b;

@@ -42,6 +42,16 @@ struct cu_norm_add_args {
 };
 void cu_norm_add(struct cu_stream *s, uint32_t n_rows, const struct cu_norm_add_args *a);
 
+/* y = ((parts[0] + parts[1]) + parts[2]) .., of [n_parts, n], or y += that sum. */
+struct cu_sum_args {
+    const float *parts;
+    uint64_t n;
+    uint32_t n_parts;
+    int add;
+    float *y;
+};
+void cu_sum_ranks(struct cu_stream *s, const struct cu_sum_args *a);
+
 /* ---- cu_matmul.cu ---- */
 
 /* y [n_rows, n] = x [n_rows, k] w[n, k]^T + bias, or += */
@@ -157,11 +167,13 @@ void cu_attention_merge(struct cu_stream *s, uint32_t n_blocks, const struct cu_
 
 /* ---- cu_pages.cu ---- */
 
-/* Page pages[i] and slot i, of page_bytes each; to the pool or from it. */
+/* Page pages[i], of page_bytes, and slot i; to the pool or from it. In the slot it lies in runs, so that what other
+ * ranks have of the page fits between them. */
 struct cu_move_args {
     uint8_t *pool, *slots;
     const uint32_t *pages; /* [n] */
-    uint64_t page_bytes;
+    uint64_t page_bytes, slot_bytes;
+    uint64_t run_bytes, run_stride; /* of a whole page: both page_bytes */
     int to_pool;
 };
 void cu_move_pages(struct cu_stream *s, uint32_t n, const struct cu_move_args *a);

@@ -1,8 +1,9 @@
 /* kernels/cuda/cu_rows.cu - what is done row by row: embedding, the prologues of products, the norm behind a
- * sub-layer. A block per row. */
+ * sub-layer, by a block per row; and the sum of what ranks add to rows. */
 #include "kernels/cuda/cu_block.h"
 
-#define THREADS 256
+#define THREADS  256
+#define MAX_GRID 1024u /* blocks of a sum: enough to fill a card, few enough to start quickly */
 
 struct row_shared {
     float sums[THREADS / CU_WARP];
@@ -65,6 +66,18 @@ CU_KERNEL(norm_add_kernel, struct cu_norm_add_args, THREADS, 1)
         x[i] += y[i] * r * a->norm_w[i];
 }
 
+/* Blocks go round by round over the elements. */
+CU_KERNEL(sum_ranks_kernel, struct cu_sum_args, THREADS, 1)
+{
+    for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < a->n;
+         i += (uint64_t)gridDim.x * THREADS) {
+        float sum = a->parts[i];
+        for (uint32_t p = 1; p < a->n_parts; p++)
+            sum += a->parts[p * a->n + i];
+        a->y[i] = a->add ? a->y[i] + sum : sum;
+    }
+}
+
 static void launch(struct cu_stream *s, const char *name, const void *kernel, uint32_t n_rows,
                    const void *args, size_t args_bytes)
 {
@@ -85,4 +98,11 @@ void cu_prologue(struct cu_stream *s, uint32_t n_rows, const struct cu_prologue_
 void cu_norm_add(struct cu_stream *s, uint32_t n_rows, const struct cu_norm_add_args *a)
 {
     launch(s, "norm_add", (const void *)norm_add_kernel, n_rows, a, sizeof *a);
+}
+
+void cu_sum_ranks(struct cu_stream *s, const struct cu_sum_args *a)
+{
+    uint64_t n_blocks = (a->n + THREADS - 1) / THREADS;
+    launch(s, "sum_ranks", (const void *)sum_ranks_kernel,
+           n_blocks < MAX_GRID ? (uint32_t)n_blocks : MAX_GRID, a, sizeof *a);
 }

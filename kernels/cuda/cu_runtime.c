@@ -12,7 +12,7 @@
 
 struct cu_stream {
     cudaStream_t stream;
-    int multiprocessors;
+    int device, multiprocessors;
     bool capturing, spoiled; /* spoiled: what is captured cannot be used */
 };
 
@@ -59,20 +59,27 @@ const char *cu_missing(void)
     return e == cudaSuccess ? "no CUDA device is there" : cudaGetErrorString(e);
 }
 
-enum sl_err cu_stream_open(struct cu_stream **out, struct sl_why *why)
+unsigned cu_devices(void)
+{
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess ? (unsigned)n : 0;
+}
+
+enum sl_err cu_stream_open(unsigned device, struct cu_stream **out, struct sl_why *why)
 {
     cudaStream_t stream;
     int n = 0;
-    cudaError_t e = cudaSetDevice(0);
+    cudaError_t e = cudaSetDevice((int)device);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+        e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, (int)device);
     if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (e != cudaSuccess)
-        return sl_why_set(why, SL_EDEVICE, "The CUDA device could not be opened (%s); see nvidia-smi.",
+        return sl_why_set(why, SL_EDEVICE, "CUDA device %u could not be opened (%s); see nvidia-smi.", device,
                           cudaGetErrorString(e));
     struct cu_stream *s = sl_xcalloc(1, sizeof *s);
     s->stream = stream;
+    s->device = (int)device;
     s->multiprocessors = n;
     *out = s;
     return SL_OK;
@@ -86,6 +93,25 @@ void cu_stream_close(struct cu_stream *s)
     sl_free(s);
 }
 
+/* The runtime's current device is the thread's, NCCL and the driver change it behind its back, and a call for the one
+ * that is current already costs nothing to speak of. */
+void cu_stream_use(struct cu_stream *s)
+{
+    check(cudaSetDevice(s->device), "choosing the device");
+}
+
+void cu_reach(struct cu_stream *s, struct cu_stream *other)
+{
+    const int pairs[2][2] = {{s->device, other->device}, {other->device, s->device}};
+    for (int i = 0; i < 2; i++) {
+        int can = 0;
+        if (cudaSetDevice(pairs[i][0]) == cudaSuccess &&
+            cudaDeviceCanAccessPeer(&can, pairs[i][0], pairs[i][1]) == cudaSuccess && can)
+            (void)cudaDeviceEnablePeerAccess(pairs[i][1], 0); /* or it is already */
+    }
+    (void)cudaGetLastError();
+}
+
 unsigned cu_multiprocessors(const struct cu_stream *s)
 {
     return (unsigned)s->multiprocessors;
@@ -93,8 +119,8 @@ unsigned cu_multiprocessors(const struct cu_stream *s)
 
 size_t cu_memory_free(const struct cu_stream *s)
 {
-    (void)s;
     size_t left = 0, all = 0;
+    check(cudaSetDevice(s->device), "choosing the device");
     check(cudaMemGetInfo(&left, &all), "asking for free memory");
     return left;
 }
@@ -121,6 +147,7 @@ static void *zeroed(struct cu_stream *s, cudaError_t e, void *p, size_t bytes)
 void *cu_alloc(struct cu_stream *s, size_t bytes)
 {
     void *p = NULL;
+    cu_stream_use(s);
     cudaError_t e = cudaMalloc(&p, bytes);
     return zeroed(s, e, p, bytes);
 }
@@ -128,6 +155,7 @@ void *cu_alloc(struct cu_stream *s, size_t bytes)
 void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
 {
     void *p = NULL;
+    cu_stream_use(s);
     cudaError_t e = cudaMallocHost(&p, bytes);
     return zeroed(s, e, p, bytes);
 }
@@ -138,6 +166,7 @@ void cu_free(struct cu_stream *s, void *p)
         return;
     cu_sync(s); /* does not wait while a graph is captured, nor do kernels run then */
     struct cudaPointerAttributes at;
+    cu_stream_use(s);
     check(cudaPointerGetAttributes(&at, p), "looking up memory to free");
     check(at.type == cudaMemoryTypeHost ? cudaFreeHost(p) : cudaFree(p), "freeing memory");
 }
@@ -161,6 +190,14 @@ void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t byte
     check_queued(s, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->stream), "copying to the device");
 }
 
+void cu_copy_rows(struct cu_stream *s, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                  size_t bytes, size_t n)
+{
+    check_queued(s,
+                 cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, bytes, n, cudaMemcpyDefault, s->stream),
+                 "copying runs of bytes");
+}
+
 void cu_sync(struct cu_stream *s)
 {
     if (!refused(s))
@@ -171,6 +208,7 @@ void cu_launch(struct cu_stream *s, const struct cu_launch *l)
 {
     if (l->grid_x == 0 || l->grid_y == 0)
         return;
+    cu_stream_use(s);
     if (l->shared_bytes > SHARED_BYTES_UNASKED)
         check_queued(s,
                      cudaFuncSetAttribute(l->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -181,8 +219,9 @@ void cu_launch(struct cu_stream *s, const struct cu_launch *l)
     check_queued(s, cudaLaunchKernel(l->kernel, grid, block, args, l->shared_bytes, s->stream), l->name);
 }
 
-struct cu_event *cu_event_new(void)
+struct cu_event *cu_event_new(struct cu_stream *s)
 {
+    cu_stream_use(s);
     struct cu_event *e = sl_xcalloc(1, sizeof *e);
     check(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), "making an event");
     return e;
@@ -220,6 +259,7 @@ void cu_event_wait(struct cu_event *e)
 
 bool cu_capture_begin(struct cu_stream *s)
 {
+    cu_stream_use(s);
     /* relaxed: other threads may allocate meanwhile */
     cudaError_t e = cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeRelaxed);
     if (e != cudaSuccess)
@@ -250,6 +290,7 @@ struct cu_graph *cu_capture_end(struct cu_stream *s)
 
 void cu_graph_launch(struct cu_stream *s, struct cu_graph *g)
 {
+    cu_stream_use(s);
     check(cudaGraphLaunch(g->exec, s->stream), "launching a graph");
 }
 

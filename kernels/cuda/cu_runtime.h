@@ -1,4 +1,4 @@
-/* kernels/cuda/cu_runtime.h - what the backend needs of a device: memory, one ordered stream, launches.
+/* kernels/cuda/cu_runtime.h - what the backend needs of a device: memory, ordered streams, launches.
  * cu_runtime.c is CUDA's, emulation/cu_runtime_emulated.c runs on the CPU.
  *
  * Every call is checked. A device that fails cannot be repaired from inside the process and the ops have no
@@ -23,11 +23,19 @@ struct cu_stream; /* opaque */
 /* NULL when there is a device to open, else what is missing, as a clause: "no CUDA driver is loaded". */
 const char *cu_missing(void);
 
-SL_MUST_CHECK enum sl_err cu_stream_open(struct cu_stream **out, struct sl_why *why);
+unsigned cu_devices(void); /* that there are to open, numbered from 0 */
+
+/* SL_EDEVICE. */
+SL_MUST_CHECK enum sl_err cu_stream_open(unsigned device, struct cu_stream **out, struct sl_why *why);
 void cu_stream_close(struct cu_stream *s); /* takes NULL */
+/* Makes its device the one that libraries take for the calling thread's. So do calls here. */
+void cu_stream_use(struct cu_stream *s);
+/* Lets copies between the two streams' devices go from one to the other where the hardware can, and not by the
+ * host. */
+void cu_reach(struct cu_stream *s, struct cu_stream *other);
 unsigned cu_multiprocessors(const struct cu_stream *s);
 size_t cu_memory_free(const struct cu_stream *s); /* bytes of the device */
-void *cu_native_stream(struct cu_stream *s);      /* CUDA's own, for libraries; NULL under emulation */
+void *cu_native_stream(struct cu_stream *s);      /* CUDA's own, for libraries; under emulation s */
 
 /* Device memory, zeroed in stream order; NULL when there is none. */
 void *cu_alloc(struct cu_stream *s, size_t bytes);
@@ -41,12 +49,15 @@ void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes);
 void cu_download(struct cu_stream *s, void *dst, const void *src, size_t bytes);
 /* Ordered. src, of cu_alloc_pinned, stays as it is until cu_sync. */
 void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t bytes);
+/* The same for n runs of bytes, a stride apart; either side may also be another device's memory. */
+void cu_copy_rows(struct cu_stream *s, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                  size_t bytes, size_t n);
 
 void cu_sync(struct cu_stream *s);
 
-/* A mark in the order of a stream. */
+/* A mark in the order of a stream of s's device, which streams of any device may join. */
 struct cu_event;
-struct cu_event *cu_event_new(void);
+struct cu_event *cu_event_new(struct cu_stream *s);
 void cu_event_free(struct cu_event *e); /* takes NULL */
 void cu_event_record(struct cu_event *e, struct cu_stream *s);
 /* What is queued on s from here on begins after what was recorded last. */

@@ -120,9 +120,10 @@ enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_de
 {
     struct sl_dev *d = sl_xcalloc(1, sizeof *d);
     d->plain = plain;
+    d->device = conf->device;
     d->passes.off = conf->no_graphs;
     d->max_rows = conf->max_rows ? conf->max_rows : 1;
-    enum sl_err e = cu_stream_open(&d->stream, why);
+    enum sl_err e = cu_stream_open(conf->device, &d->stream, why);
     if (e != SL_OK)
         goto close;
     d->n_threads = conf->n_threads ? conf->n_threads : 1;
@@ -195,6 +196,17 @@ void sl_cuda_download(struct sl_dev *d, void *dst, const void *src, size_t bytes
 {
     if (bytes)
         cu_download(d->stream, dst, src, bytes);
+}
+
+void sl_cuda_copy_rows(struct sl_dev *d, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                       size_t bytes, size_t n)
+{
+    cu_copy_rows(d->stream, dst, dst_stride, src, src_stride, bytes, n);
+}
+
+void *sl_cuda_native_stream(struct sl_dev *d)
+{
+    return cu_native_stream(d->stream);
 }
 
 void sl_cuda_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg)

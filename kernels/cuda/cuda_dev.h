@@ -89,6 +89,7 @@ struct cuda_passes {
     const uint32_t *pages;
     uint32_t max_pages;
     struct sl_batch batch; /* the caller's, while its pass is on */
+    const struct sl_vote *vote;
     struct cuda_kind kinds[CUDA_PASS_KINDS];
     uint32_t n_kinds;
     struct cuda_kept kept[CUDA_PASS_KEPT];
@@ -105,6 +106,7 @@ struct cuda_sampling {
 
 struct sl_dev {
     struct cu_stream *stream;
+    uint32_t device;
     struct sl_cpu_pool *pool; /* for packing and sampling */
     unsigned n_threads;       /* of the pool, the device thread included */
     int plain;                /* only the plain kernels */
@@ -129,11 +131,22 @@ struct sl_weight {
     size_t bytes;
 };
 
+/* A pool on one device; of several ranks each device has one of its heads, and `parts` of the whole names them. */
 struct sl_kv {
     struct sl_kv_geometry g;
     uint32_t n_pages;
     size_t page_bytes;
-    uint8_t *base; /* device */
+    struct cu_stream *stream; /* the device's, between steps */
+    uint32_t device;
+    uint8_t *base; /* on it; NULL where parts have the memory */
+    uint32_t first_head, n_parts;
+    struct sl_kv **parts; /* [n_parts], those that there are */
+};
+
+/* How a part's strips lie in whole pages: run_bytes of every run_stride, from first on. */
+struct cuda_strips {
+    size_t first, run_bytes, run_stride;
+    uint32_t n_runs; /* of a page */
 };
 
 /* cuda_dev.c */
@@ -143,6 +156,9 @@ void *sl_cuda_buf_alloc(struct sl_dev *d, size_t bytes);
 void sl_cuda_buf_free(struct sl_dev *d, void *p, size_t bytes);
 void sl_cuda_upload(struct sl_dev *d, void *dst, const void *src, size_t bytes);
 void sl_cuda_download(struct sl_dev *d, void *dst, const void *src, size_t bytes);
+void sl_cuda_copy_rows(struct sl_dev *d, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                       size_t bytes, size_t n);
+void *sl_cuda_native_stream(struct sl_dev *d);
 void sl_cuda_sync(struct sl_dev *d);
 void sl_cuda_parallel(struct sl_dev *d, uint32_t n_items, sl_parallel_fn *fn, void *arg);
 /* Copies bytes of the host's to the device, where they stay until the stream is waited for. An op sends once:
@@ -164,7 +180,7 @@ size_t sl_cuda_rows_and_pages(const struct sl_batch *b, uint32_t n_rows, struct 
 
 /* cuda_pass.c */
 enum sl_pass_state sl_cuda_pass_begin(struct sl_dev *d, const void *owner, struct sl_kv *kv,
-                                      uint32_t max_rows, struct sl_batch *b);
+                                      uint32_t max_rows, const struct sl_vote *vote, struct sl_batch *b);
 int sl_cuda_pass_end(struct sl_dev *d);
 void sl_cuda_passes_drop(struct sl_dev *d); /* before memory goes that ops may have been given */
 void sl_cuda_passes_close(struct sl_dev *d);
@@ -182,7 +198,12 @@ size_t sl_cuda_memory_free(const struct sl_dev *d);
 size_t sl_cuda_weight_bytes(const struct sl_weight *w);
 enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                             struct sl_kv **out, struct sl_why *why);
+enum sl_err sl_cuda_kv_open_parts(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                                  uint32_t n_parts, struct sl_kv **out, struct sl_why *why);
+enum sl_err sl_cuda_kv_part(struct sl_dev *d, struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+                            struct sl_kv **out, struct sl_why *why);
 void sl_cuda_kv_close(struct sl_dev *d, struct sl_kv *kv);
+struct cuda_strips sl_cuda_strips(const struct sl_kv *whole, const struct sl_kv *part);
 void *sl_cuda_kv_host_base(struct sl_kv *kv);
 void sl_cuda_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host);
 void sl_cuda_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host);
@@ -207,6 +228,7 @@ void sl_cuda_embed(struct sl_dev *d, const struct sl_weight *w, const struct sl_
 void sl_cuda_linear(struct sl_dev *d, const struct sl_linear *a);
 void sl_cuda_norm_add(struct sl_dev *d, const float *y, const float *norm_w, float eps, uint32_t n_rows,
                       uint32_t n, float *x);
+void sl_cuda_sum_ranks(struct sl_dev *d, const float *parts, uint32_t n_parts, size_t n, int add, float *y);
 void sl_cuda_rope_kv(struct sl_dev *d, struct sl_kv *kv, uint32_t layer, const struct sl_attn_shape *s,
                      const struct sl_batch *b, float *qkv);
 

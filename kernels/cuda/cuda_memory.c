@@ -119,25 +119,80 @@ size_t sl_cuda_weight_bytes(const struct sl_weight *w)
     return w->bytes;
 }
 
+static enum sl_err no_pages(struct sl_why *why, uint32_t device, uint32_t n_pages, size_t page_bytes,
+                            size_t left)
+{
+    return sl_why_set(why, SL_ENOMEM,
+                      "CUDA device %u has no memory for %u KV pages of %zu bytes (%zu MiB; free are %zu "
+                      "MiB); lower kv_memory.",
+                      device, n_pages, page_bytes, page_bytes * n_pages >> 20, left >> 20);
+}
+
+/* The memory of n_pages pages of the geometry. */
+static enum sl_err pool_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                             struct sl_kv **out, struct sl_why *why)
+{
+    size_t page_bytes = sl_kv_page_bytes(g), bytes = page_bytes * n_pages, left = cu_memory_free(d->stream);
+    uint8_t *base = bytes <= left ? cu_alloc(d->stream, bytes) : NULL;
+    if (!base)
+        return no_pages(why, d->device, n_pages, page_bytes, left);
+    struct sl_kv *kv = sl_xcalloc(1, sizeof *kv);
+    *kv = (struct sl_kv){.g = *g,
+                         .n_pages = n_pages,
+                         .page_bytes = page_bytes,
+                         .stream = d->stream,
+                         .device = d->device,
+                         .base = base};
+    cu_sync(d->stream); /* the zeroes are there before a mover looks, which has streams of its own */
+    *out = kv;
+    return SL_OK;
+}
+
 enum sl_err sl_cuda_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
                             struct sl_kv **out, struct sl_why *why)
 {
     enum sl_err e = sl_kv_geometry_check(g, n_pages, why);
-    if (e != SL_OK)
+    return e ? e : pool_open(d, g, n_pages, out, why);
+}
+
+enum sl_err sl_cuda_kv_open_parts(struct sl_dev *d, const struct sl_kv_geometry *g, uint32_t n_pages,
+                                  uint32_t n_parts, struct sl_kv **out, struct sl_why *why)
+{
+    enum sl_err e = sl_kv_geometry_check(g, n_pages, why);
+    if (e)
         return e;
-    size_t page_bytes = sl_kv_page_bytes(g), bytes = page_bytes * n_pages, left = cu_memory_free(d->stream);
-    uint8_t *base = bytes <= left ? cu_alloc(d->stream, bytes) : NULL;
-    if (!base)
-        return sl_why_set(
-            why, SL_ENOMEM,
-            "The CUDA device has no memory for %u KV pages of %zu bytes (%zu MiB; free are %zu MiB); "
-            "lower kv_memory.",
-            n_pages, page_bytes, bytes >> 20, left >> 20);
     struct sl_kv *kv = sl_xcalloc(1, sizeof *kv);
-    *kv = (struct sl_kv){*g, n_pages, page_bytes, base};
-    cu_sync(d->stream); /* the zeroes are there before a mover looks, which has streams of its own */
+    *kv = (struct sl_kv){.g = *g,
+                         .n_pages = n_pages,
+                         .page_bytes = sl_kv_page_bytes(g),
+                         .stream = d->stream,
+                         .device = d->device,
+                         .parts = sl_xcalloc(n_parts, sizeof(struct sl_kv *))};
     *out = kv;
     return SL_OK;
+}
+
+enum sl_err sl_cuda_kv_part(struct sl_dev *d, struct sl_kv *kv, uint32_t first_head, uint32_t n_heads,
+                            struct sl_kv **out, struct sl_why *why)
+{
+    struct sl_kv_geometry g = kv->g;
+    g.n_kv_heads = n_heads;
+    SL_ASSERT(kv->parts);
+    enum sl_err e = pool_open(d, &g, kv->n_pages, out, why);
+    if (e)
+        return e;
+    (*out)->first_head = first_head;
+    kv->parts[kv->n_parts++] = *out;
+    return SL_OK;
+}
+
+struct cuda_strips sl_cuda_strips(const struct sl_kv *whole, const struct sl_kv *part)
+{
+    size_t strip = whole->page_bytes / ((size_t)whole->g.n_layers * 2 * whole->g.n_kv_heads);
+    return (struct cuda_strips){.first = part->first_head * strip,
+                                .run_bytes = part->g.n_kv_heads * strip,
+                                .run_stride = whole->g.n_kv_heads * strip,
+                                .n_runs = 2 * whole->g.n_layers};
 }
 
 void sl_cuda_kv_close(struct sl_dev *d, struct sl_kv *kv)
@@ -146,6 +201,7 @@ void sl_cuda_kv_close(struct sl_dev *d, struct sl_kv *kv)
         return;
     sl_cuda_passes_drop(d);
     cu_free(d->stream, kv->base);
+    sl_free(kv->parts);
     sl_free(kv);
 }
 
@@ -155,14 +211,33 @@ void *sl_cuda_kv_host_base(struct sl_kv *kv)
     return NULL;
 }
 
+/* Every part's strips of a page, to the host or from it. */
+static void copy_strips(const struct sl_kv *kv, uint32_t page, uint8_t *host, bool to_host)
+{
+    for (uint32_t i = 0; i < kv->n_parts; i++) {
+        const struct sl_kv *p = kv->parts[i];
+        struct cuda_strips s = sl_cuda_strips(kv, p);
+        uint8_t *at = p->base + page * p->page_bytes, *there = host + s.first;
+        if (to_host)
+            cu_copy_rows(p->stream, there, s.run_stride, at, s.run_bytes, s.run_bytes, s.n_runs);
+        else
+            cu_copy_rows(p->stream, at, s.run_bytes, there, s.run_stride, s.run_bytes, s.n_runs);
+        cu_sync(p->stream);
+    }
+}
+
 void sl_cuda_kv_read(struct sl_dev *d, struct sl_kv *kv, uint32_t page, void *host)
 {
-    cu_download(d->stream, host, kv->base + page * kv->page_bytes, kv->page_bytes);
+    copy_strips(kv, page, host, true);
+    if (kv->base)
+        cu_download(d->stream, host, kv->base + page * kv->page_bytes, kv->page_bytes);
     sl_cuda_sync(d);
 }
 
 void sl_cuda_kv_write(struct sl_dev *d, struct sl_kv *kv, uint32_t page, const void *host)
 {
-    cu_upload(d->stream, kv->base + page * kv->page_bytes, host, kv->page_bytes);
+    copy_strips(kv, page, (uint8_t *)(uintptr_t)host, false); /* which only reads it */
+    if (kv->base)
+        cu_upload(d->stream, kv->base + page * kv->page_bytes, host, kv->page_bytes);
     sl_cuda_sync(d);
 }

@@ -50,6 +50,12 @@ void sl_cuda_norm_add(struct sl_dev *d, const float *y, const float *norm_w, flo
     cu_norm_add(d->stream, n_rows, &a);
 }
 
+void sl_cuda_sum_ranks(struct sl_dev *d, const float *parts, uint32_t n_parts, size_t n, int add, float *y)
+{
+    struct cu_sum_args a = {.parts = parts, .n = n, .n_parts = n_parts, .add = add, .y = y};
+    cu_sum_ranks(d->stream, &a);
+}
+
 /* Frequencies of the shape on the device. */
 static const float *rope_frequency(struct sl_dev *d, const struct sl_attn_shape *s)
 {

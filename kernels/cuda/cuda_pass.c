@@ -6,7 +6,12 @@
  * number runs op by op, and so makes what ops make once (ways of cuBLASLt, frequencies, kinds of plans); the second
  * is captured; from then on it is launched. A capture that fails is tried no more for that number.
  *
- * A kept pass holds addresses: whatever frees memory that ops may have been given drops all of them. */
+ * A kept pass holds addresses: whatever frees memory that ops may have been given drops all of them.
+ *
+ * Of several ranks the all-gathers of NCCL are in the graph, which NCCL wants of all ranks or of none. So ranks vote:
+ * before a pass on how it runs, and behind a capture on whether all have a graph; one that has none makes all go op by
+ * op. Rejected: graphs between the all-gathers, two a layer, since starting one costs about as much as the kernels
+ * that would be in it. */
 #include "kernels/cuda/cuda_dev.h"
 
 #include <string.h>
@@ -159,36 +164,59 @@ static struct cuda_kept *kept_for(struct cuda_passes *p, const void *owner, cons
     return &p->kept[p->n_kept++];
 }
 
+/* How a pass can run, as ranks vote on it. */
+enum way { WAY_NONE, WAY_OPS, WAY_CAPTURE, WAY_GRAPH };
+
+static uint32_t agreed(const struct cuda_passes *p, uint32_t mine)
+{
+    return p->vote ? p->vote->least(p->vote->arg, mine) : mine;
+}
+
+static enum way way_of(const struct cuda_kept *k)
+{
+    if (!k || k->state == CUDA_KEPT_FAILED)
+        return WAY_NONE;
+    if (k->graph)
+        return WAY_GRAPH;
+    return k->state == CUDA_KEPT_WARM ? WAY_CAPTURE : WAY_OPS;
+}
+
 enum sl_pass_state sl_cuda_pass_begin(struct sl_dev *d, const void *owner, struct sl_kv *kv,
-                                      uint32_t max_rows, struct sl_batch *b)
+                                      uint32_t max_rows, const struct sl_vote *vote, struct sl_batch *b)
 {
     struct cuda_passes *p = &d->passes;
     max_rows = max_rows < d->max_rows ? max_rows : d->max_rows;
     if (p->off || b->n_rows > max_rows || b->n_rows > CUDA_PASS_MOST_ROWS)
-        return SL_PASS_NONE;
+        return SL_PASS_NONE; /* as all ranks find */
     uint32_t bucket = bucket_of(b->n_rows, max_rows);
     if (d->in_flight)
         sl_cuda_sync(d); /* what the last one sent is overwritten */
-    if (!send_batch(d, b, bucket))
-        return SL_PASS_NONE;
-    struct cuda_kept *k = kept_for(p, owner, kv, bucket);
-    if (!k || k->state == CUDA_KEPT_FAILED)
+    struct cuda_kept *k = send_batch(d, b, bucket) ? kept_for(p, owner, kv, bucket) : NULL;
+    p->vote = vote;
+    enum way way = agreed(p, way_of(k));
+    if (way == WAY_NONE)
         return SL_PASS_NONE;
     p->batch = *b;
     for (uint32_t i = 0; i < p->n_kinds; i++)
         send_kind(d, &p->kinds[i]);
     d->in_flight = true;
-    if (k->graph) {
+    if (way == WAY_GRAPH) {
         cu_graph_launch(d->stream, k->graph);
         p->n_launched++;
         return SL_PASS_QUEUED;
     }
+    cu_graph_free(k->graph); /* one that not all have */
+    k->graph = NULL;
     b->n_rows = bucket;
     d->n_batches++;
     p->current = k;
     p->on = true;
     p->spoiled = false;
-    p->capturing = k->state == CUDA_KEPT_WARM && cu_capture_begin(d->stream);
+    p->capturing = way == WAY_CAPTURE && cu_capture_begin(d->stream);
+    if (way == WAY_CAPTURE && !agreed(p, p->capturing) && p->capturing) {
+        cu_graph_free(cu_capture_end(d->stream));
+        p->capturing = false;
+    }
     return SL_PASS_RUN;
 }
 
@@ -204,7 +232,7 @@ int sl_cuda_pass_end(struct sl_dev *d)
     }
     p->capturing = false;
     struct cu_graph *g = cu_capture_end(d->stream);
-    if (g && !p->spoiled) {
+    if (agreed(p, g && !p->spoiled)) {
         k->graph = g;
         cu_graph_launch(d->stream, g);
         p->n_launched++;

@@ -34,7 +34,7 @@ static const enum sl_dtype kv_types[] = {SL_BF16, SL_F16, SL_F32, SL_Q8};
 struct options {
     char *model, *backend, *cpus, *json, *plot;
     struct sl_conf_list prompts, batches, depths, chunks, decodes, histories;
-    uint32_t threads, tensor_parallel, steps, repeat, retries, context;
+    uint32_t threads, tensor_parallel, device, steps, repeat, retries, context;
     uint64_t kv_memory, roof_memory;
     int kv;
 };
@@ -46,6 +46,7 @@ static const struct sl_conf_opt option_table[] = {
     {"threads", SL_CONF_U32, AT(threads), "1", "compute threads", 1, 1024, NULL},
     {"tensor_parallel", SL_CONF_U32, AT(tensor_parallel), "1", "ranks that share each layer, and the threads",
      1, 64, NULL},
+    {"device", SL_CONF_U32, AT(device), "0", "first CUDA device", 0, 1023, NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs to pin the threads to, as 0-1; none = not pinned", 0, 0,
      NULL},
     {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or a backend's name", 0, 0, NULL},
@@ -419,6 +420,7 @@ static enum sl_err bench_open(struct bench *b, struct sl_why *why)
                                     .backend = o->backend,
                                     .n_threads = o->threads,
                                     .tensor_parallel = o->tensor_parallel,
+                                    .device = o->device,
                                     .cpus = b->cpus,
                                     .n_cpus = b->n_cpus,
                                     .kv_dtype = kv_types[o->kv],

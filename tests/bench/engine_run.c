@@ -11,6 +11,7 @@
 #include "common/base/mem.h"
 #include "common/base/philox.h"
 #include "common/model/share.h"
+#include "common/transfer/nccl_group.h"
 
 #define PAGE_TOKENS 32u
 #define SEED_TOKENS 256u /* of real text behind the pages' content */
@@ -18,6 +19,7 @@
 struct sl_engine_run {
     const struct sl_backend_ops *ops;
     struct sl_dev *dev;
+    struct sl_rank_group *group; /* of ranks with memory of their own; else NULL */
     struct sl_model *model;
     struct sl_kv *kv;
     struct sl_kv_geometry geometry;
@@ -105,10 +107,17 @@ static enum sl_err fill_pages(struct sl_engine_run *r, uint32_t max_rows, struct
 static enum sl_err open_model(struct sl_engine_run *r, const struct sl_engine_run_conf *c, struct sl_why *why)
 {
     enum sl_err e = sl_backend_find(c->backend, &r->ops, why);
-    const struct sl_dev_conf node = {
-        .n_threads = c->n_threads, .cpus = c->cpus, .n_cpus = c->n_cpus, .max_rows = c->max_rows};
+    const struct sl_dev_conf node = {.n_threads = c->n_threads,
+                                     .cpus = c->cpus,
+                                     .n_cpus = c->n_cpus,
+                                     .max_rows = c->max_rows,
+                                     .device = c->device};
     const struct sl_share first = {0, c->tensor_parallel > 1 ? c->tensor_parallel : 1};
     const struct sl_dev_conf own = sl_share_dev(&first, &node);
+    if (!e)
+        e = sl_share_check_devices(r->ops, c->device, first.n_ranks, why);
+    if (!e && first.n_ranks > 1 && !r->ops->host_memory)
+        e = sl_nccl_group_open(c->device, first.n_ranks, &r->group, why);
     if (!e)
         e = r->ops->open(&own, &r->dev, why);
     if (!e)
@@ -117,6 +126,7 @@ static enum sl_err open_model(struct sl_engine_run *r, const struct sl_engine_ru
                                                   .dev = r->dev,
                                                   .tensor_parallel = c->tensor_parallel,
                                                   .node = &node,
+                                                  .group = r->group,
                                                   .kv_dtype = c->kv_dtype,
                                                   .page_tokens = PAGE_TOKENS,
                                                   .max_rows = c->max_rows},
@@ -140,9 +150,7 @@ static enum sl_err open_pages(struct sl_engine_run *r, const struct sl_engine_ru
                           sl_kv_page_bytes(&r->geometry), (unsigned long long)most);
     r->shares = wanted > most;
     r->n_pages = (uint32_t)(r->shares ? most : wanted);
-    enum sl_err e = r->ops->kv_open(r->dev, &r->geometry, r->n_pages, &r->kv, why);
-    if (!e)
-        e = sl_model_share_kv(r->model, r->kv, why);
+    enum sl_err e = sl_model_open_kv(r->model, r->n_pages, &r->kv, why);
     if (e)
         return e;
     deal_pages(r);
@@ -182,6 +190,8 @@ void sl_engine_run_close(struct sl_engine_run *r)
     if (r->kv)
         r->ops->kv_close(r->dev, r->kv);
     sl_model_close(r->model);
+    if (r->group)
+        r->group->close(r->group);
     if (r->dev)
         r->ops->close(r->dev);
     sl_free(r);

@@ -78,7 +78,7 @@ static void measure_read(const struct gpu_sizes *s, struct figures *f)
 {
     struct read_job j = {.bytes = s->read_bytes};
     struct sl_why why = {""};
-    if (cu_stream_open(&j.s, &why) != SL_OK || !(j.p = cu_alloc(j.s, j.bytes)) ||
+    if (cu_stream_open(0, &j.s, &why) != SL_OK || !(j.p = cu_alloc(j.s, j.bytes)) ||
         !(j.out = cu_alloc(j.s, sizeof *j.out))) {
         fprintf(stderr, "gpu_check: no device or no memory to read from: %s\n", why.text);
         exit(1);

@@ -135,7 +135,7 @@ int main(void)
 {
     struct sl_why why = {0};
     struct rig r = {.host = sl_xalloc(SLOTS * SLOT_BYTES)};
-    if (sl_nccl_load(&why) != SL_OK)
+    if (sl_nccl_load(0, &why) != SL_OK)
         die("load", why.text);
     printf("nccl.version                  %8d\n", sl_nccl_version);
     start(&r);

@@ -85,7 +85,7 @@ void gpu_step(void *arg)
     const struct gpu_stepper *t = arg;
     const struct sl_backend_ops *ops = t->g.ops;
     struct sl_batch filled = *t->b;
-    switch (ops->pass_begin(t->g.d, t->embed, t->g.kv, t->max_rows, &filled)) {
+    switch (ops->pass_begin(t->g.d, t->embed, t->g.kv, t->max_rows, NULL, &filled)) {
     case SL_PASS_NONE:
         layers(t, t->b);
         break;

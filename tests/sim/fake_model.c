@@ -244,10 +244,9 @@ struct sl_kv_geometry sl_model_kv_geometry(const struct sl_model *m)
     return m->geometry;
 }
 
-enum sl_err sl_model_share_kv(struct sl_model *m, const struct sl_kv *kv, struct sl_why *why)
+enum sl_err sl_model_open_kv(struct sl_model *m, uint32_t n_pages, struct sl_kv **out, struct sl_why *why)
 {
-    (void)m, (void)kv, (void)why;
-    return SL_OK;
+    return kv_open(NULL, &m->geometry, n_pages, out, why);
 }
 
 void sl_model_stall(struct sl_model *m)

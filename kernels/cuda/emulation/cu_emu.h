@@ -6,7 +6,7 @@
  * Shared memory begins as NaN. A copy of cp.async happens at the wait for its group, and its destination is
  * NaN until then: who reads too early reads NaN in at least one of the two schedules.
  *
- * Launches of several threads wait for each other. */
+ * Launches of several threads wait for each other, and devices for each other. */
 #ifndef SLUICE_KERNELS_CUDA_EMULATION_CU_EMU_H
 #define SLUICE_KERNELS_CUDA_EMULATION_CU_EMU_H
 
@@ -161,18 +161,31 @@ const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct 
 /* The next n captures of a graph come to nothing. */
 void cu_emu_fail_captures(unsigned n);
 
-/* ---- cu_emu_memory.c: the device's memory ---- */
+/* ---- cu_emu_memory.c: the devices' memory ---- */
 
-/* Guarded, memory that is allocated from here on can be reached while the device runs kernels or copies, and by
- * nobody else: a host that reads or writes it dies of SIGSEGV. At first: whether CU_EMU_GUARD is in the
- * environment. */
+#define CU_EMU_DEVICES 4u
+
+/* Guarded, memory that is allocated from here on can be reached while its device runs kernels or copies, and by
+ * nobody else: the host or another device that reads or writes it dies of SIGSEGV. At first: whether CU_EMU_GUARD is
+ * in the environment. */
 void cu_emu_guard(bool on);
-/* Whether p lies in guarded memory. */
-bool cu_emu_is_device(const void *p);
-/* Around what the device does, by any number of threads. */
-void cu_emu_memory_open(void);
+/* Of guarded memory; -1 of any other. */
+int cu_emu_device_of(const void *p);
+/* Around what a device does, by any number of threads; waits while another device has something to do. Not within
+ * itself. */
+void cu_emu_memory_open(unsigned device);
 void cu_emu_memory_close(void);
-void *cu_emu_alloc(size_t bytes); /* zeroed; NULL when there is none */
-void cu_emu_free(void *p);        /* takes NULL */
+void *cu_emu_alloc(unsigned device, size_t bytes); /* zeroed; NULL when there is none */
+void cu_emu_free(void *p);                         /* takes NULL */
+/* n runs of bytes from anywhere to anywhere, as hardware between the devices does; no device may be open here. */
+void cu_emu_copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t bytes,
+                      size_t n);
+
+/* ---- cu_runtime_emulated.c ---- */
+
+/* For a library that is given a cu_native_stream(): queues fn(arg), which is not the device's; the bytes of arg are
+ * taken at the call. In a graph it is called at every launch. */
+void cu_emu_call(void *stream, void (*fn)(const void *arg), const void *arg, size_t bytes);
+unsigned cu_emu_stream_device(const void *stream);
 
 #endif

@@ -2,9 +2,12 @@
  *
  * Nothing runs before cu_sync: kernels and copies wait in a queue. Host memory that the backend changes too
  * early, or reads before it waits, then shows as a wrong result, as on a device that is late. Streams run only as
- * far as somebody waits for them, or asks twice whether they got there. A graph is a list of commands. */
+ * far as somebody waits for them, or asks twice whether they got there. A graph is a list of commands.
+ *
+ * What a library queues (cu_emu_call) may wait for other streams; each then has to be waited for by its own thread. */
 #include "kernels/cuda/cu_runtime.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +20,12 @@
 #define MEMORY_FREE ((size_t)8 << 30)
 
 struct command {
-    struct cu_launch launch; /* name NULL: a copy, a graph or a join */
+    struct cu_launch launch; /* name NULL: a copy, a call, a graph or a join */
     void *dst;
     const void *src;
-    size_t bytes;
-    void *owned; /* bytes taken at the call: the kernel's arguments or what is uploaded */
+    size_t bytes, dst_stride, src_stride, n; /* n runs of bytes */
+    void *owned;                             /* bytes taken at the call: arguments or what is uploaded */
+    void (*call)(const void *arg);
     const struct cu_graph *graph;
     struct cu_stream *join; /* wait until it has run join_at commands */
     uint64_t join_at;
@@ -33,6 +37,7 @@ struct commands {
 };
 
 struct cu_stream {
+    unsigned device;
     struct commands queue;
     size_t head;           /* of the queue: what runs next */
     uint64_t n_run;        /* since it was opened */
@@ -50,11 +55,11 @@ struct cu_event {
     bool asked;
 };
 
-static unsigned captures_to_fail;
+static atomic_uint captures_to_fail;
 
 void cu_emu_fail_captures(unsigned n)
 {
-    captures_to_fail = n;
+    atomic_store(&captures_to_fail, n);
 }
 
 const char *cu_missing(void)
@@ -62,11 +67,28 @@ const char *cu_missing(void)
     return NULL;
 }
 
-enum sl_err cu_stream_open(struct cu_stream **out, struct sl_why *why)
+unsigned cu_devices(void)
 {
-    (void)why;
+    return CU_EMU_DEVICES;
+}
+
+enum sl_err cu_stream_open(unsigned device, struct cu_stream **out, struct sl_why *why)
+{
+    if (device >= CU_EMU_DEVICES)
+        return sl_why_set(why, SL_EDEVICE, "There is no emulated device %u.", device);
     *out = sl_xcalloc(1, sizeof **out);
+    (*out)->device = device;
     return SL_OK;
+}
+
+void cu_stream_use(struct cu_stream *s)
+{
+    (void)s;
+}
+
+void cu_reach(struct cu_stream *s, struct cu_stream *other)
+{
+    (void)s, (void)other;
 }
 
 void cu_stream_close(struct cu_stream *s)
@@ -92,14 +114,17 @@ size_t cu_memory_free(const struct cu_stream *s)
 
 void *cu_native_stream(struct cu_stream *s)
 {
-    (void)s;
-    return NULL;
+    return s;
+}
+
+unsigned cu_emu_stream_device(const void *stream)
+{
+    return ((const struct cu_stream *)stream)->device;
 }
 
 void *cu_alloc(struct cu_stream *s, size_t bytes)
 {
-    (void)s;
-    return cu_emu_alloc(bytes);
+    return cu_emu_alloc(s->device, bytes);
 }
 
 void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
@@ -141,7 +166,7 @@ void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
     if (refused(s))
         return;
-    struct command c = {.dst = dst, .bytes = bytes, .owned = sl_xmemdup(src, bytes)};
+    struct command c = {.dst = dst, .bytes = bytes, .n = 1, .owned = sl_xmemdup(src, bytes)};
     c.src = c.owned;
     queue(s, &c);
 }
@@ -149,12 +174,28 @@ void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 void cu_download(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
     if (!refused(s))
-        queue(s, &(struct command){.dst = dst, .src = src, .bytes = bytes});
+        queue(s, &(struct command){.dst = dst, .src = src, .bytes = bytes, .n = 1});
 }
 
 void cu_copy_pinned(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
-    queue(s, &(struct command){.dst = dst, .src = src, .bytes = bytes});
+    queue(s, &(struct command){.dst = dst, .src = src, .bytes = bytes, .n = 1});
+}
+
+void cu_copy_rows(struct cu_stream *s, void *dst, size_t dst_stride, const void *src, size_t src_stride,
+                  size_t bytes, size_t n)
+{
+    queue(s, &(struct command){.dst = dst,
+                               .src = src,
+                               .bytes = bytes,
+                               .dst_stride = dst_stride,
+                               .src_stride = src_stride,
+                               .n = n});
+}
+
+void cu_emu_call(void *stream, void (*fn)(const void *arg), const void *arg, size_t bytes)
+{
+    queue(stream, &(struct command){.call = fn, .owned = sl_xmemdup(arg, bytes)});
 }
 
 void cu_launch(struct cu_stream *s, const struct cu_launch *l)
@@ -166,20 +207,40 @@ void cu_launch(struct cu_stream *s, const struct cu_launch *l)
 
 static void run_until(struct cu_stream *s, uint64_t at);
 
-static void run(const struct command *c)
+/* Between the device and the host, or, where the hardware does it, another device. */
+static void copy(const struct cu_stream *s, const struct command *c)
+{
+    const int own = (int)s->device, to = cu_emu_device_of(c->dst), from = cu_emu_device_of(c->src);
+    if ((to >= 0 && to != own) || (from >= 0 && from != own)) {
+        cu_emu_memory_close();
+        cu_emu_copy_rows(c->dst, c->dst_stride, c->src, c->src_stride, c->bytes, c->n);
+        cu_emu_memory_open(s->device);
+        return;
+    }
+    for (size_t i = 0; i < c->n; i++)
+        memcpy((char *)c->dst + i * c->dst_stride, (const char *)c->src + i * c->src_stride, c->bytes);
+}
+
+/* With the stream's device open. */
+static void run(const struct cu_stream *s, const struct command *c)
 {
     const struct cu_launch *l = &c->launch;
     if (c->graph) {
         for (size_t i = 0; i < c->graph->recorded.n; i++)
-            run(&c->graph->recorded.all[i]);
+            run(s, &c->graph->recorded.all[i]);
         return;
     }
-    if (c->join) {
-        run_until(c->join, c->join_at);
+    if (c->join || c->call) {
+        cu_emu_memory_close();
+        if (c->join)
+            run_until(c->join, c->join_at);
+        else
+            c->call(c->owned);
+        cu_emu_memory_open(s->device);
         return;
     }
     if (!l->name) {
-        memcpy(c->dst, c->src, c->bytes);
+        copy(s, c);
         return;
     }
     void (*kernel)(const void *);
@@ -196,10 +257,10 @@ static void run_until(struct cu_stream *s, uint64_t at)
 {
     if (s->n_run >= at)
         return;
-    cu_emu_memory_open();
+    cu_emu_memory_open(s->device);
     while (s->n_run < at) {
         struct command c = s->queue.all[s->head++];
-        run(&c);
+        run(s, &c);
         sl_free(c.owned);
         s->n_run++;
     }
@@ -219,8 +280,9 @@ void cu_sync(struct cu_stream *s)
         run_until(s, n_queued(s));
 }
 
-struct cu_event *cu_event_new(void)
+struct cu_event *cu_event_new(struct cu_stream *s)
 {
+    (void)s;
     return sl_xcalloc(1, sizeof(struct cu_event));
 }
 
@@ -257,8 +319,10 @@ void cu_event_wait(struct cu_event *e)
 bool cu_capture_begin(struct cu_stream *s)
 {
     s->into = sl_xcalloc(1, sizeof *s->into);
-    s->spoiled = captures_to_fail > 0;
-    captures_to_fail -= s->spoiled;
+    unsigned left = atomic_load(&captures_to_fail);
+    while (left > 0 && !atomic_compare_exchange_weak(&captures_to_fail, &left, left - 1))
+        ;
+    s->spoiled = left > 0;
     return true;
 }
 

@@ -1,5 +1,6 @@
 /* Pages between the pool and a transport's slots on an emulated device: every byte and every digest, through the
- * host and on the device alone, with many under way, in both schedules. */
+ * host and on the device alone, with many under way, in both schedules; and of pools whose heads several devices
+ * share, none of which may touch another's memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +11,9 @@
 #include "kernels/cuda/emulation/cu_emu.h"
 #include "tests/kernels/op_setup.h"
 
-#define N_PAGES 12u
-#define N_SLOTS 8u
+#define N_PAGES      12u
+#define MOST_DEVICES 4u
+#define N_SLOTS      8u
 
 static const struct sl_kv_geometry shapes[] = {
     {2, 3, 16, 64, SL_BF16}, /* whole copies of 16 bytes */
@@ -23,22 +25,42 @@ static const struct sl_kv_geometry shapes[] = {
 struct rig {
     const struct sl_backend_ops *ops;
     const struct sl_kv_mover_ops *mv;
-    struct sl_dev *d;
-    struct sl_kv *kv;
+    uint32_t n_devices;
+    struct sl_dev *d, *devices[MOST_DEVICES]; /* d is the first */
+    struct sl_kv *kv, *parts[MOST_DEVICES];   /* with several devices */
     struct sl_kv_mover *m;
     struct sl_kv_slots slots;
     size_t page_bytes;
     uint8_t *pages; /* [N_PAGES, page_bytes] what the pool has */
 };
 
-static struct rig rig_open(const struct sl_kv_geometry *g)
+static void pool_open(struct rig *r, const struct sl_kv_geometry *g)
 {
-    struct rig r = {.ops = op_backend("cuda"), .page_bytes = sl_kv_page_bytes(g)};
+    struct sl_why why = {""};
+    for (uint32_t i = 0; i < r->n_devices; i++) {
+        const struct sl_dev_conf c = {
+            .n_threads = 1, .max_rows = 4, .device = MOST_DEVICES - r->n_devices + i};
+        assert_int_equal(r->ops->open(&c, &r->devices[i], &why), SL_OK);
+    }
+    r->d = r->devices[0];
+    if (r->n_devices == 1) {
+        assert_int_equal(r->ops->kv_open(r->d, g, N_PAGES, &r->kv, &why), SL_OK);
+        return;
+    }
+    uint32_t n_heads = g->n_kv_heads / r->n_devices;
+    assert_int_equal(r->ops->kv_open_parts(r->d, g, N_PAGES, r->n_devices, &r->kv, &why), SL_OK);
+    for (uint32_t i = 0; i < r->n_devices; i++)
+        assert_int_equal(r->ops->kv_part(r->devices[i], r->kv, i * n_heads, n_heads, &r->parts[i], &why),
+                         SL_OK);
+}
+
+static struct rig rig_open(const struct sl_kv_geometry *g, uint32_t n_devices)
+{
+    struct rig r = {.ops = op_backend("cuda"), .page_bytes = sl_kv_page_bytes(g), .n_devices = n_devices};
     struct sl_why why = {""};
     r.mv = r.ops->mover;
     assert_non_null(r.mv);
-    r.d = op_open(r.ops, 1, 4);
-    assert_int_equal(r.ops->kv_open(r.d, g, N_PAGES, &r.kv, &why), SL_OK);
+    pool_open(&r, g);
     assert_int_equal(r.mv->open(r.d, r.kv, N_SLOTS, &r.m, &why), SL_OK);
     r.slots = r.mv->slots(r.m);
     assert_int_equal(r.slots.n_slots, N_SLOTS);
@@ -56,7 +78,10 @@ static void rig_close(struct rig *r)
 {
     r->mv->close(r->m);
     r->ops->kv_close(r->d, r->kv);
-    r->ops->close(r->d);
+    for (uint32_t i = 0; i < r->n_devices; i++) {
+        r->ops->kv_close(r->devices[i], r->parts[i]);
+        r->ops->close(r->devices[i]);
+    }
     sl_free(r->pages);
 }
 
@@ -133,24 +158,42 @@ static void check_device_slots(struct rig *r)
     assert_pool(r);
 }
 
+static void check_shape(const struct sl_kv_geometry *g, uint32_t n_devices)
+{
+    for (int s = CU_EMU_FORWARD; s <= CU_EMU_REVERSE; s++) {
+        cu_emu_set_schedule((enum cu_emu_schedule)s);
+        struct rig r = rig_open(g, n_devices);
+        check_fetch(&r, g);
+        check_place(&r, g);
+        check_device_slots(&r);
+        rig_close(&r);
+    }
+}
+
 static void pages_move_with_their_digests(void **state)
 {
     (void)state;
-    for (int s = CU_EMU_FORWARD; s <= CU_EMU_REVERSE; s++)
-        for (size_t i = 0; i < SL_COUNTOF(shapes); i++) {
-            cu_emu_set_schedule((enum cu_emu_schedule)s);
-            struct rig r = rig_open(&shapes[i]);
-            check_fetch(&r, &shapes[i]);
-            check_place(&r, &shapes[i]);
-            check_device_slots(&r);
-            rig_close(&r);
-        }
+    for (size_t i = 0; i < SL_COUNTOF(shapes); i++)
+        check_shape(&shapes[i], 1);
+}
+
+static void pages_of_several_devices_move_as_those_of_one(void **state)
+{
+    (void)state;
+    static const struct {
+        struct sl_kv_geometry g;
+        uint32_t n_devices;
+    } shared[] = {{{2, 4, 16, 64, SL_BF16}, 2}, {{3, 4, 5, 10, SL_Q8}, 4}, {{2, 6, 7, 34, SL_F32}, 3}};
+    cu_emu_guard(true);
+    for (size_t i = 0; i < SL_COUNTOF(shared); i++)
+        check_shape(&shared[i].g, shared[i].n_devices);
+    cu_emu_guard(false);
 }
 
 static void mover_closes_with_pages_under_way(void **state)
 {
     (void)state;
-    struct rig r = rig_open(&shapes[1]);
+    struct rig r = rig_open(&shapes[1], 2);
     const uint32_t pages[] = {1, 2};
     r.mv->fetch(r.m, pages, NULL, 2, 0);
     rig_close(&r);
@@ -161,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_move_with_their_digests),
+        cmocka_unit_test(pages_of_several_devices_move_as_those_of_one),
         cmocka_unit_test(mover_closes_with_pages_under_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

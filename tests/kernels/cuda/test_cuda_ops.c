@@ -232,6 +232,39 @@ static void norm_add_equals_reference(void **state)
     for_each_way(check_norm_add);
 }
 
+static void check_sum_ranks(const struct sl_backend_ops *ops, struct sl_dev *d)
+{
+    struct op_rand r = {6};
+    static const size_t sizes[] = {1, 255, 1030};
+    enum { PARTS = 4, MOST = 1030 };
+    static float parts[PARTS * MOST], y[MOST], got[MOST], want[MOST];
+    float *dparts = ops->buf_alloc(d, sizeof parts), *dy = ops->buf_alloc(d, sizeof y);
+    const struct sl_backend_ops *judge = op_backend("reference");
+    struct sl_dev *jd = op_open(judge, 1, 4);
+    for (size_t i = 0; i < 2 * SL_COUNTOF(sizes); i++) {
+        size_t n = sizes[i / 2];
+        int add = i % 2;
+        op_rand_floats(&r, parts, PARTS * n, 3.0f);
+        op_rand_floats(&r, y, n, 3.0f);
+        ops->upload(d, dparts, parts, PARTS * n * sizeof *parts);
+        ops->upload(d, dy, y, n * sizeof *y);
+        ops->sum_ranks(d, dparts, PARTS, n, add, dy);
+        ops->download(d, got, dy, n * sizeof *y);
+        ops->sync(d);
+        memcpy(want, y, n * sizeof *y);
+        judge->sum_ranks(jd, parts, PARTS, n, add, want);
+        op_assert_same_bits(got, want, n, "sum of ranks");
+    }
+    judge->close(jd);
+    ops->buf_free(d, dparts, sizeof parts), ops->buf_free(d, dy, sizeof y);
+}
+
+static void sum_ranks_equals_reference(void **state)
+{
+    (void)state;
+    for_each_way(check_sum_ranks);
+}
+
 static void check_refusals(const struct sl_backend_ops *ops, struct sl_dev *d)
 {
     static const char data[64];
@@ -273,6 +306,7 @@ int main(void)
         cmocka_unit_test(linear_equals_reference),
         cmocka_unit_test(embed_gives_scaled_rows),
         cmocka_unit_test(norm_add_equals_reference),
+        cmocka_unit_test(sum_ranks_equals_reference),
         cmocka_unit_test(only_the_plain_table_is_exact),
         cmocka_unit_test(what_it_cannot_take_is_refused_in_words),
     };

@@ -225,7 +225,7 @@ static void digest_equals_xxh3_at_every_length(void **state)
                                        143,  144,  239,  240,  241,  256,   257,   511,  512, 513, 1023,
                                        1024, 1025, 1088, 1089, 2048, 65536, 65600, 69999};
     struct cu_stream *s;
-    assert_int_equal(cu_stream_open(&s, NULL), SL_OK);
+    assert_int_equal(cu_stream_open(0, &s, NULL), SL_OK);
     uint8_t *p = cu_alloc(s, MAX_BYTES + 8);
     uint64_t *out = cu_alloc(s, N * sizeof *out), got[N];
     struct cu_digest_item *items = cu_alloc(s, N * sizeof *items);

@@ -11,7 +11,9 @@
 #include "common/base/mem.h"
 #include "common/transfer/nccl_load.h"
 
-#define INVALID 1
+#define INVALID   1
+#define NO_DEVICE 101 /* CUDA_ERROR_INVALID_DEVICE */
+#define DEVICES   8
 
 struct task {
     struct sl_list node;
@@ -20,6 +22,7 @@ struct task {
 };
 
 struct stream {
+    struct sl_list node;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -39,6 +42,7 @@ struct memory {
 
 static pthread_mutex_t memory_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sl_list memories = {&memories, &memories};
+static struct sl_list streams = {&streams, &streams}; /* under the same mutex */
 
 void fake_misuse(const char *what)
 {
@@ -94,6 +98,24 @@ bool fake_is_device(const void *p, size_t bytes)
     return found;
 }
 
+bool fake_is_stream(const void *stream)
+{
+    bool found = false;
+    pthread_mutex_lock(&memory_mutex);
+    SL_LIST_FOREACH (n, &streams)
+        found |= stream == SL_CONTAINER_OF(n, struct stream, node);
+    pthread_mutex_unlock(&memory_mutex);
+    return found;
+}
+
+void fake_copy(void *dst, const void *src, size_t bytes)
+{
+    if (cu_emu_copy_rows)
+        cu_emu_copy_rows(dst, bytes, src, bytes, bytes, 1);
+    else
+        memcpy(dst, src, bytes);
+}
+
 int cuInit(unsigned flags);
 int cuInit(unsigned flags)
 {
@@ -105,17 +127,21 @@ int cuDeviceGet(int *device, int ordinal);
 int cuDeviceGet(int *device, int ordinal)
 {
     *device = ordinal;
-    return SL_CUDA_SUCCESS;
+    return ordinal >= 0 && ordinal < (cu_devices ? (int)cu_devices() : DEVICES) ? SL_CUDA_SUCCESS : NO_DEVICE;
 }
 
-static int context;
-static _Thread_local void *current;
+static int contexts[DEVICES]; /* only their addresses are of use */
+static _Thread_local int *current;
+
+int fake_current_device(void)
+{
+    return current ? (int)(current - contexts) : -1;
+}
 
 int cuDevicePrimaryCtxRetain(void **c, int device);
 int cuDevicePrimaryCtxRetain(void **c, int device)
 {
-    (void)device;
-    *c = &context;
+    *c = &contexts[device];
     return SL_CUDA_SUCCESS;
 }
 
@@ -138,13 +164,16 @@ int cuStreamCreate(void **out, unsigned flags);
 int cuStreamCreate(void **out, unsigned flags)
 {
     struct stream *s = sl_xcalloc(1, sizeof *s);
-    if (current != &context || flags != SL_CUDA_NON_BLOCKING)
+    if (!current || flags != SL_CUDA_NON_BLOCKING)
         fake_misuse("a stream was made without a context, or one that waits for others");
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->changed, NULL);
     sl_list_init(&s->tasks);
     if (pthread_create(&s->thread, NULL, stream_main, s) != 0)
         fake_misuse("no thread for a stream");
+    pthread_mutex_lock(&memory_mutex);
+    sl_list_add_tail(&streams, &s->node);
+    pthread_mutex_unlock(&memory_mutex);
     *out = s;
     return SL_CUDA_SUCCESS;
 }
@@ -153,6 +182,9 @@ int cuStreamDestroy_v2(void *stream);
 int cuStreamDestroy_v2(void *stream)
 {
     struct stream *s = stream;
+    pthread_mutex_lock(&memory_mutex);
+    sl_list_remove(&s->node);
+    pthread_mutex_unlock(&memory_mutex);
     pthread_mutex_lock(&s->mutex);
     s->stop = true;
     pthread_cond_broadcast(&s->changed);
@@ -280,11 +312,7 @@ struct copy {
 static void run_copy(void *arg)
 {
     struct copy *c = arg;
-    if (cu_emu_memory_open)
-        cu_emu_memory_open();
-    memcpy(c->dst, c->src, c->bytes);
-    if (cu_emu_memory_close)
-        cu_emu_memory_close();
+    fake_copy(c->dst, c->src, c->bytes);
     sl_free(c);
 }
 

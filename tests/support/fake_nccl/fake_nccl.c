@@ -67,6 +67,7 @@ struct clique {
 
 struct comm {
     int rank, n_ranks, sock, abort_fd;
+    int device; /* that was current when it started */
     struct sl_nccl_id id;
     atomic_int state; /* of ncclCommGetAsyncError */
     pthread_t starter;
@@ -310,6 +311,7 @@ int ncclCommInitRankConfig(void **out, int n_ranks, struct sl_nccl_id id, int ra
     struct comm *c = sl_xcalloc(1, sizeof *c);
     c->rank = rank;
     c->n_ranks = n_ranks;
+    c->device = fake_current_device();
     c->id = id;
     c->sock = -1;
     c->clique = join_clique(&id, n_ranks);
@@ -357,7 +359,7 @@ static bool gather(struct op *o)
         if (memcmp(&q->ops[r]->head, &o->head, sizeof o->head) != 0)
             fake_misuse("the ranks gather different things");
         if (r != c->rank)
-            memcpy(o->p + (size_t)r * bytes, q->ops[r]->p + (size_t)r * bytes, bytes);
+            fake_copy(o->p + (size_t)r * bytes, q->ops[r]->p + (size_t)r * bytes, bytes);
     }
     q->n_through++;
     pthread_cond_broadcast(&q->changed);
@@ -368,20 +370,34 @@ static bool gather(struct op *o)
     return ok;
 }
 
+static void run_gather(struct op *o)
+{
+    struct comm *c = o->comm;
+    nap(c);
+    if (has_fault(c, "stall") && (int)o->head.group >= c->fault.n)
+        hang(c);
+    else
+        (void)gather(o);
+}
+
+/* On a stream of an emulated device, which has the bytes of the op; perhaps again and again, in a graph. */
+static void run_gather_there(const void *arg)
+{
+    struct op o = *(const struct op *)arg;
+    run_gather(&o);
+}
+
 static void run_op(void *arg)
 {
     struct op *o = arg;
     struct comm *c = o->comm;
     struct head theirs = o->head;
-    nap(c);
     if (o->gathers) {
-        if (has_fault(c, "stall") && (int)o->head.group >= c->fault.n)
-            hang(c);
-        else
-            (void)gather(o);
+        run_gather(o);
         op_over(o);
         return;
     }
+    nap(c);
     if (o->from) {
         memcpy(o->p, o->from, o->head.bytes);
         op_over(o);
@@ -431,10 +447,18 @@ static void launch(struct comm *c)
     if (c->n_ranks == 1 && !c->group[0]->gathers)
         match_self(c);
     for (int i = 0; i < c->n_group; i++) {
+        struct op *o = c->group[i];
+        if (!fake_is_stream(o->stream)) {
+            if (!o->gathers)
+                fake_misuse("a send or receive on a stream that computes");
+            cu_emu_call(o->stream, run_gather_there, o, sizeof *o);
+            sl_free(o);
+            continue;
+        }
         pthread_mutex_lock(&c->mutex);
         c->n_ops++;
         pthread_mutex_unlock(&c->mutex);
-        fake_stream_push(c->group[i]->stream, run_op, c->group[i]);
+        fake_stream_push(o->stream, run_op, o);
     }
     c->n_group = 0;
 }
@@ -491,6 +515,23 @@ int ncclGroupEnd(void)
     return end_group();
 }
 
+/* Memory of the rank's own device, and a stream of it. */
+static void check_device(const struct comm *c, void *stream, const char *p, size_t bytes)
+{
+    if (fake_is_stream(stream)) {
+        if (!fake_is_device(p, bytes))
+            fake_misuse("memory that is not the device's was given to NCCL");
+        return;
+    }
+    if (!cu_emu_call || (int)cu_emu_stream_device(stream) != c->device)
+        fake_misuse("a stream that is not of the communicator's device");
+    for (size_t i = 0; i < bytes; i += bytes - 1 ? bytes - 1 : 1) {
+        int device = cu_emu_device_of(p + i); /* -1: memory is not guarded */
+        if (device >= 0 && device != c->device)
+            fake_misuse("memory of another device was given to NCCL");
+    }
+}
+
 static int add(bool send_it, const void *p, size_t count, int type, int peer, void *comm, void *stream)
 {
     struct comm *c = comm;
@@ -498,8 +539,7 @@ static int add(bool send_it, const void *p, size_t count, int type, int peer, vo
         fake_misuse("a send or receive outside of a group, or one too many");
     if (peer != (c->n_ranks == 1 ? 0 : 1 - c->rank) || type != SL_NCCL_UINT8 || count == 0)
         return INVALID_ARGUMENT;
-    if (!fake_is_device(p, count))
-        fake_misuse("memory that is not the device's was given to NCCL");
+    check_device(c, stream, p, count);
     struct op *o = sl_xcalloc(1, sizeof *o);
     *o = (struct op){.comm = c, .stream = stream, .p = (char *)(uintptr_t)p, .send = send_it};
     o->head.bytes = count;
@@ -528,9 +568,9 @@ int ncclAllGather(const void *own, void *parts, size_t count, int type, void *co
         fake_misuse("an all-gather inside of a group");
     if (type != SL_NCCL_UINT8 || count == 0)
         return INVALID_ARGUMENT;
-    if (!fake_is_device(parts, count * (size_t)c->n_ranks) ||
-        own != (const char *)parts + count * (size_t)c->rank)
-        fake_misuse("memory that is not the device's, or not the rank's own, was given to NCCL");
+    check_device(c, stream, parts, count * (size_t)c->n_ranks);
+    if (own != (const char *)parts + count * (size_t)c->rank)
+        fake_misuse("a part that is not the rank's own was given to NCCL");
     struct op *o = sl_xcalloc(1, sizeof *o);
     *o = (struct op){.comm = c, .stream = stream, .p = parts, .gathers = true};
     o->head.bytes = count;

@@ -39,7 +39,8 @@ void rig_open(struct rig *r, const struct rig_conf *c)
     struct sl_why why = {{0}};
     *r = (struct rig){.conf = *c};
     must(sl_backend_find(c->backend, &r->ops, &why), &why);
-    struct sl_dev_conf dc = {.n_threads = c->n_threads, .max_rows = c->max_rows, .no_graphs = c->no_graphs};
+    struct sl_dev_conf dc = {
+        .n_threads = c->n_threads, .max_rows = c->max_rows, .no_graphs = c->no_graphs, .device = c->device};
     const struct sl_share first = {0, c->tensor_parallel ? c->tensor_parallel : 1};
     const struct sl_dev_conf own = sl_share_dev(&first, &dc);
     must(r->ops->open(&own, &r->dev, &why), &why);
@@ -53,9 +54,7 @@ void rig_open(struct rig *r, const struct rig_conf *c)
                                .page_tokens = c->page_tokens,
                                .max_rows = c->max_rows};
     must(sl_model_open(&mo, &r->model, &why), &why);
-    struct sl_kv_geometry g = sl_model_kv_geometry(r->model);
-    must(r->ops->kv_open(r->dev, &g, c->n_pages, &r->kv, &why), &why);
-    must(sl_model_share_kv(r->model, r->kv, &why), &why);
+    must(sl_model_open_kv(r->model, c->n_pages, &r->kv, &why), &why);
     r->logits = sl_xcalloc((size_t)c->max_rows * sl_model_conf(r->model)->n_vocab, sizeof *r->logits);
 }
 

@@ -14,6 +14,7 @@ struct rig_conf {
     int no_graphs;
     uint32_t tensor_parallel;    /* 0 = 1 */
     struct sl_rank_group *group; /* NULL = the model makes one */
+    uint32_t device;             /* the first */
 };
 
 struct rig {

@@ -162,7 +162,7 @@ static void gather_rounds(void *arg)
         uint32_t n = 1 + i % 5;
         for (uint32_t k = 0; k < n; k++)
             parts[m->rank * n + k] = i * 100 + m->rank * 10 + k;
-        if (m->group->all_gather(m->group, m->rank, parts, n * sizeof parts[0], &why) != SL_OK)
+        if (m->group->all_gather(m->group, m->rank, NULL, parts, n * sizeof parts[0], &why) != SL_OK)
             m->wrong++;
         for (uint32_t r = 0; r < RANKS; r++)
             for (uint32_t k = 0; k < n; k++)
@@ -186,10 +186,10 @@ static void group_of_memory_gathers_everybodys_parts(void **state)
     g->close(g);
 }
 
-static enum sl_err broken_gather(struct sl_rank_group *g, uint32_t rank, void *parts, size_t bytes,
-                                 struct sl_why *why)
+static enum sl_err broken_gather(struct sl_rank_group *g, uint32_t rank, void *stream, void *parts,
+                                 size_t bytes, struct sl_why *why)
 {
-    (void)g, (void)rank, (void)parts, (void)bytes;
+    (void)g, (void)rank, (void)stream, (void)parts, (void)bytes;
     return sl_why_set(why, SL_EPEER, "it broke");
 }
 

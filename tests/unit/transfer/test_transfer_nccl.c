@@ -234,8 +234,7 @@ static void said_by(const char *environment, const char *words)
 static void an_old_or_missing_library_is_refused_in_words(void **state)
 {
     (void)state;
-    said_by("FAKE_NCCL_VERSION=2804",
-            "says that it is version 2804; transport \"nccl\" needs NCCL 2, from 2.14");
+    said_by("FAKE_NCCL_VERSION=2804", "says that it is version 2804; expected NCCL 2, from 2.14");
     said_by("FAKE_NCCL_VERSION=30000", "says that it is version 30000");
 }
 
