@@ -315,6 +315,21 @@ static void forget_oldest_dead(struct sl_node_table *t)
     node_free(take_out(t, oldest));
 }
 
+/* n: the node of this name, or NULL. */
+static enum sl_err check_alone(const struct sl_node *n, const Sluice__NodeInfo *in, struct sl_why *why)
+{
+    if (!n || n->state == SL_NODE_DEAD || n->boot_id == in->boot_id)
+        return SL_OK;
+    for (size_t i = 0; i < SL_NODE_FORMER; i++)
+        if (n->former[i] == in->boot_id)
+            return sl_why_set(
+                why, SL_EMISMATCH,
+                "Two nodes are called %s, this one at %s and a newer one at %s. Give each a name "
+                "of its own (option name).",
+                n->name, in->command_url, n->command_url);
+    return SL_OK;
+}
+
 enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeInfo *info, uint64_t now_ms,
                                    struct sl_node **out, enum sl_node_joined *joined, uint64_t *old_boot_id,
                                    struct sl_why *why)
@@ -322,10 +337,12 @@ enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeIn
     enum sl_err err = check_sane(info, why);
     if (!err)
         err = check_fits(t, info, why);
+    struct sl_node *n = err ? NULL : sl_node_table_find(t, info->name);
+    if (!err)
+        err = check_alone(n, info, why);
     if (err)
         return err;
 
-    struct sl_node *n = sl_node_table_find(t, info->name);
     *old_boot_id = 0;
     if (n && n->boot_id == info->boot_id && n->state != SL_NODE_DEAD) {
         n->heard_ms = now_ms;
@@ -335,8 +352,11 @@ enum sl_err sl_node_table_register(struct sl_node_table *t, const Sluice__NodeIn
         return SL_OK;
     }
     if (n) {
-        if (n->boot_id != info->boot_id)
+        if (n->boot_id != info->boot_id) {
             n->event_seq = 0; /* one that was only taken for dead counts on */
+            memmove(n->former + 1, n->former, sizeof n->former - sizeof *n->former);
+            n->former[0] = n->boot_id;
+        }
         *joined = SL_NODE_RESTARTED;
         *old_boot_id = n->boot_id;
     } else {

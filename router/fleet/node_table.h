@@ -2,8 +2,10 @@
  * reported, and what this router has placed there since.
  *
  * Identity is (name, boot id). A node that registers with another boot id was restarted: what ran on the old
- * one is gone. A node silent for dead_ms is dead; it stays in the table, marked, until it registers again or
- * FORGET_MS passed, so that `sluicectl nodes` can show it.
+ * one is gone. Should the old one still be there, it is another node of the same name: it is refused while the
+ * newer one lives, or the two would end each other's requests for ever. A node silent for dead_ms is dead; it
+ * stays in the table, marked, until it registers again or FORGET_MS passed, so that `sluicectl nodes` can show
+ * it.
  *
  * All nodes of a router must be able to stand in for each other: same model, page geometry and (when exact)
  * numerics. The first node alive sets the values; one that differs is refused with a sentence that names
@@ -18,9 +20,10 @@
 #include "router/place/place.h"
 #include "router/place/prefix_index.h"
 
-#define SL_NODE_NAME  65
-#define SL_NODE_URL   256
-#define SL_NODE_LINKS 64 /* peers a prefill node reports; the others count as not measured */
+#define SL_NODE_NAME   65
+#define SL_NODE_URL    256
+#define SL_NODE_LINKS  64 /* peers a prefill node reports; the others count as not measured */
+#define SL_NODE_FORMER 8  /* boot ids kept: that many nodes started with one name by mistake are told so */
 
 struct sl_node_link; /* node_link.h */
 
@@ -74,6 +77,7 @@ struct sl_node {
     uint32_t n_peers;
     struct sl_prefix_set prefixes;
 
+    uint64_t former[SL_NODE_FORMER]; /* boot ids before this one, newest first; 0 = none */
     uint64_t registered_ms, heard_ms, progressed_ms;
     bool stalled, stall_told;
     uint64_t heartbeats;            /* of this boot */

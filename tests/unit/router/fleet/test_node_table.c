@@ -131,6 +131,27 @@ static void register_another_boot_id_is_a_new_life(void **s)
     sl_node_table_free(t);
 }
 
+static void register_former_life_beside_the_new_one_is_another_node_of_that_name(void **s)
+{
+    (void)s;
+    struct sl_node_table *t = table();
+    struct info old, new, newest;
+    make(&old, "d0", 1);
+    make(&new, "d0", 2);
+    make(&newest, "d0", 3);
+    join(t, &old, 0, SL_NODE_NEW);
+    join(t, &new, 1, SL_NODE_RESTARTED);
+    refused(t, &old, SL_EMISMATCH, "d0", "option name");
+    join(t, &newest, 2, SL_NODE_RESTARTED);
+    refused(t, &old, SL_EMISMATCH, "d0", "option name");
+    refused(t, &new, SL_EMISMATCH, "d0", "option name");
+    struct sl_node *n = join(t, &newest, 3, SL_NODE_SAME);
+    sl_node_table_mark_dead(n);
+    join(t, &old, 4, SL_NODE_RESTARTED); /* the other has gone */
+    refused(t, &newest, SL_EMISMATCH, "d0", "option name");
+    sl_node_table_free(t);
+}
+
 static void register_misfits_are_refused_naming_both_values(void **s)
 {
     (void)s;
@@ -544,6 +565,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(register_twice_is_one_node),
         cmocka_unit_test(register_another_boot_id_is_a_new_life),
+        cmocka_unit_test(register_former_life_beside_the_new_one_is_another_node_of_that_name),
         cmocka_unit_test(register_misfits_are_refused_naming_both_values),
         cmocka_unit_test(register_numerics_differ_is_allowed_when_not_exact),
         cmocka_unit_test(register_full_table_makes_room_of_the_dead_only),
