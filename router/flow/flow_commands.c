@@ -341,6 +341,15 @@ static void on_resync_answer(struct sl_flow *f, const struct sl_node_call *call,
     struct sl_request *r = request_of(f, call, &leg);
     if (!r)
         return;
+    if (err == SL_OK || err == SL_EUNSUPPORTED) {
+        /* A node that answers and does not say would say no more the next time, and until then the request could
+         * not end: for us it has lost it. */
+        Sluice__ResyncReply lost = SLUICE__RESYNC_REPLY__INIT;
+        lost.code = SL_ELOST;
+        sl_flow_send_cancel(f, r, leg, "it was asked for lost tokens and did not say");
+        sl_flow_on_resync_reply(f, call, &lost);
+        return;
+    }
     r->resync_open = r->resync_again =
         false; /* asked again by the timer, until the node answers or is dead */
     r->gap_since_us = sl_now_us();

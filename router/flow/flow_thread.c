@@ -23,7 +23,8 @@
 #define EVENTS_MAX      8192
 #define ANSWERS_MAX     65536
 #define SERVER_CONTEXTS 32
-#define PER_ROUND       128 /* messages of one queue between looks at the others */
+#define PER_ROUND       128  /* messages of one queue between looks at the others */
+#define ROUND_TOKENS    1024 /* or so many tokens, a few us each: what a new request waits for */
 #define TICK_MIN_MS     20
 #define STATS_MS        5000  /* nodes are asked for their counters this often */
 #define WATCH_MS        10000 /* nodes are asked for their steps for so long after the last look */
@@ -265,9 +266,12 @@ static void on_events(void *arg, uint32_t events)
     (void)events;
     struct sl_flow *f = arg;
     struct sl_wire_in *in;
-    for (int i = 0; i < PER_ROUND && (in = sl_queue_pop(f->events)) != NULL; i++) {
-        if (in->msg && in->msg->body_case == SLUICE__ENVELOPE__BODY_EVENTS)
+    size_t n_tokens = 0;
+    for (int i = 0; i < PER_ROUND && n_tokens < ROUND_TOKENS && (in = sl_queue_pop(f->events)) != NULL; i++) {
+        if (in->msg && in->msg->body_case == SLUICE__ENVELOPE__BODY_EVENTS) {
+            n_tokens += in->msg->events->n_tokens;
             sl_flow_on_batch(f, in->msg->events);
+        }
         sl_wire_in_free(in);
     }
     if (f->room)

@@ -246,7 +246,7 @@ void sl_http_call_post(struct sl_http_call *c)
         c->queued = true;
         c->next_ready = NULL;
         sl_http_ref(c);
-        first = !s->ready_first;
+        first = s->n_ready++ == 0;
         if (first)
             s->ready_first = c;
         else

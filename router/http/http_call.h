@@ -102,6 +102,7 @@ struct sl_http_server {
 
     pthread_mutex_t ready_lock;
     struct sl_http_call *ready_first, *ready_last;
+    uint32_t n_ready;
 
     struct sl_metric *m_conns, *m_refused, *m_timeouts, *m_left, *m_cut, *m_status[6];
 };

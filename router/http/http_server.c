@@ -1,10 +1,11 @@
 /* router/http/http_server.c - the http thread: our own epoll loop around libmicrohttpd's daemon.
  *
  * The library's internal epoll thread stalls when exactly 128 sockets become ready at once, so the daemon
- * runs without a thread: its epoll fd stands in our loop. A round: wait -> calls on the ready list (woken,
+ * runs without a thread: its epoll fd stands in our loop. A round: wait -> some calls of the ready list (woken,
  * answered, client gone) -> MHD_run(), where it has something to do -> once a second, the time limits.
  * The ready list is how other threads reach this one; a call stands in it once at most, so it needs no limit
- * of its own.
+ * of its own. Only so many of it are served in a round: when a token comes for each of thousands of streams at
+ * once, new clients are accepted and read between them.
  *
  * The library answers nothing past its own connection limit, so that limit lies above max_connections and the
  * difference is answered 503. Its inactivity timeout ends connections that take no bytes; times for receiving
@@ -37,6 +38,7 @@
 #define SCAN_EVERY_MS     1000u
 #define TLS_VERSIONS      "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define IDLE_POLL_MS      5u
+#define READY_PER_ROUND   64u /* calls, some 10 us each: what a new client waits for at most */
 
 static void on_library(void *arg, uint32_t events)
 {
@@ -128,20 +130,30 @@ static void enforce_times(struct sl_http_server *s, uint64_t now_ms)
     }
 }
 
-static void run_ready(struct sl_http_server *s)
+static uint32_t n_ready(struct sl_http_server *s)
 {
     pthread_mutex_lock(&s->ready_lock);
-    struct sl_http_call *c = s->ready_first;
-    s->ready_first = s->ready_last = NULL;
+    uint32_t n = s->n_ready;
     pthread_mutex_unlock(&s->ready_lock);
-    while (c) {
-        struct sl_http_call *next = c->next_ready;
+    return n;
+}
+
+/* Serves at most so many of the calls that are ready. */
+static void run_ready(struct sl_http_server *s, uint32_t most)
+{
+    for (; most; most--) {
         pthread_mutex_lock(&s->ready_lock);
-        c->queued = false; /* before it is looked at: a wake from now on counts again */
+        struct sl_http_call *c = s->ready_first;
+        if (c) {
+            s->ready_first = c->next_ready;
+            s->n_ready--;
+            c->queued = false; /* before it is looked at: a wake from now on counts again */
+        }
         pthread_mutex_unlock(&s->ready_lock);
+        if (!c)
+            return;
         sl_http_call_proceed(c);
         sl_http_unref(c);
-        c = next;
     }
 }
 
@@ -150,9 +162,11 @@ static void round_once(struct sl_http_server *s)
     unsigned long long wait_ms = SCAN_EVERY_MS, library_ms;
     if (MHD_get_timeout(s->daemon, &library_ms) == MHD_YES && library_ms < wait_ms)
         wait_ms = library_ms;
+    if (n_ready(s))
+        wait_ms = 0;
     uint64_t began_ms = sl_now_ms();
     sl_loop_once(s->loop, (uint32_t)wait_ms);
-    run_ready(s);
+    run_ready(s, READY_PER_ROUND);
     if (s->library_ready || sl_now_ms() - began_ms >= wait_ms) {
         s->library_ready = false;
         MHD_run(s->daemon);
@@ -170,7 +184,7 @@ static void http_main(void *arg)
         round_once(s);
     sl_http_workers_close(s->workers); /* here, where calls are given to them: none can come after */
     /* the library wants no suspended connection when it stops */
-    run_ready(s);
+    run_ready(s, n_ready(s));
     SL_LIST_FOREACH (at, &s->conns) {
         struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
         if (k->call) {
@@ -181,7 +195,7 @@ static void http_main(void *arg)
     MHD_run(s->daemon);
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
-    run_ready(s);
+    run_ready(s, n_ready(s));
 }
 
 static void run_on_worker(struct sl_http_call *c)

@@ -328,6 +328,34 @@ static void node_that_lost_it_makes_it_be_placed_again(void **state)
     end(&s);
 }
 
+/* An answer of another kind says nothing about the tokens; asking on would never end. */
+static void node_that_cannot_tell_what_is_missing_has_lost_it(void **state)
+{
+    static const enum sl_err answers[] = {SL_OK, SL_EUNSUPPORTED};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(answers); i++) {
+        struct scene s;
+        begin(&s, false, 2);
+        rig_accept(s.d[0], SUBMIT, NULL);
+        rig_say(s.d[0], s.c.id, 1, 0, "ab");
+        rig_wait_tokens(&s.c, 2);
+        struct rig_batch b;
+        rig_batch(&b, s.d[0]);
+        rig_token(&b, s.c.id, 1, 2, 2);
+        rig_lose(&b);
+        rig_batch(&b, s.d[0]);
+        rig_send(&b);
+        rig_answer(rig_take(s.d[0], RESYNC), answers[i]);
+        rig_accept(s.d[0], CANCEL, NULL);
+        assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
+        rig_say(s.d[1], s.c.id, 2, 2, "c.");
+        rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+        rig_wait_end(&s.c);
+        assert_string_equal(s.c.text, "abc");
+        end(&s);
+    }
+}
+
 static void decode_node_dies_mid_stream_tokens_go_on(void **state)
 {
     (void)state;
@@ -769,6 +797,7 @@ int main(void)
         cmocka_unit_test(events_lost_before_the_submit_is_answered_are_asked_for),
         cmocka_unit_test(first_token_of_p_lost_is_asked_of_d),
         cmocka_unit_test(node_that_lost_it_makes_it_be_placed_again),
+        cmocka_unit_test(node_that_cannot_tell_what_is_missing_has_lost_it),
         cmocka_unit_test(decode_node_dies_mid_stream_tokens_go_on),
         cmocka_unit_test(decode_node_stalls_tokens_go_on),
         cmocka_unit_test(prefill_node_stalls_its_leg_is_canceled_and_d_goes_on),

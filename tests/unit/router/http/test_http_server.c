@@ -25,6 +25,7 @@
 #define BULK_BYTES    (8u << 20) /* more than all buffers between the two ends */
 #define BULK_PIECE    4001u
 #define READER_BUFFER 16384
+#define N_MANY        300u   /* streams: more than the server serves between two looks at its sockets */
 #define LONG_MS       120000 /* a limit for what hangs, not for a slow machine */
 
 /* What the handler does is in the path. */
@@ -37,6 +38,11 @@ struct rig {
     _Atomic int complete; /* the last closed()'s */
     _Atomic int holding;
     _Atomic size_t flooded; /* bytes that the last /flood could write */
+    /* /many: calls that all get their one frame when all_at_once is set */
+    struct sl_http_call *many[N_MANY];
+    _Atomic size_t n_many;
+    _Atomic bool all_at_once;
+    size_t n_given, n_given_before; /* frames; when /count came. http thread */
 };
 
 struct stream {
@@ -152,13 +158,37 @@ static void handle_stream(struct rig *rig, struct sl_http_call *c, const char *p
     } /* else /silent: nothing ever comes */
 }
 
+static void many_wake(void *arg)
+{
+    struct stream *s = arg;
+    if (!atomic_load(&s->rig->all_at_once) || s->over)
+        return;
+    s->over = true;
+    s->rig->n_given++;
+    sl_http_stream_begin(s->call, "text/event-stream");
+    assert_true(sl_http_stream_write(s->call, "data: one\n\n", 11));
+    sl_http_stream_end(s->call);
+}
+
+static void handle_many(struct rig *rig, struct sl_http_call *c)
+{
+    struct stream *s = sl_xcalloc(1, sizeof *s);
+    s->rig = rig;
+    s->call = c;
+    sl_http_ref(c);
+    sl_http_attach(c, &(struct sl_http_owner){many_wake, stream_closed, s});
+    rig->many[atomic_load(&rig->n_many)] = c;
+    atomic_fetch_add(&rig->n_many, 1);
+}
+
 static enum sl_http_where check(void *arg, struct sl_http_call *c)
 {
     const char *path = sl_http_path(c);
     (void)arg;
     if (strcmp(path, "/refused") == 0)
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_EDENIED});
-    return strcmp(path, "/here") == 0 ? SL_HTTP_HERE : SL_HTTP_ON_WORKER;
+    bool here = strcmp(path, "/here") == 0 || strcmp(path, "/hold-here") == 0 || strcmp(path, "/count") == 0;
+    return here ? SL_HTTP_HERE : SL_HTTP_ON_WORKER;
 }
 
 static void handle(void *arg, struct sl_http_call *c)
@@ -172,7 +202,13 @@ static void handle(void *arg, struct sl_http_call *c)
         handle_stream(rig, c, path);
         return;
     }
-    if (strcmp(path, "/hold") == 0) {
+    if (strcmp(path, "/many") == 0) {
+        handle_many(rig, c);
+        return;
+    }
+    if (strcmp(path, "/count") == 0)
+        rig->n_given_before = rig->n_given;
+    if (strcmp(path, "/hold") == 0 || strcmp(path, "/hold-here") == 0) {
         atomic_fetch_add(&rig->holding, 1);
         sem_wait(&rig->hold);
     }
@@ -391,7 +427,7 @@ static void connection_over_the_limit_is_503(void **state)
     close_rig(&rig);
 }
 
-/* A worker is in /hold. */
+/* A thread is in /hold or /hold-here. */
 static void wait_holding(struct rig *rig)
 {
     for (uint64_t end = sl_now_ms() + LONG_MS; atomic_load(&rig->holding) == 0; sched_yield())
@@ -656,6 +692,46 @@ static void many_connections_at_once_are_all_answered(void **state)
     close_rig(&rig);
 }
 
+/* While the http thread is busy, frames for many streams and a request of another client come to wait for it. */
+static void client_does_not_wait_for_a_frame_of_every_stream(void **state)
+{
+    static struct http_client many[N_MANY];
+    struct http_client busy, other;
+    struct http_reply r;
+    struct rig rig;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.max_waiting = N_MANY});
+    http_connect(&other, rig.port);
+    http_connect(&busy, rig.port);
+    for (size_t i = 0; i < N_MANY; i++) {
+        http_connect(&many[i], rig.port);
+        http_request(&many[i], "GET", "/many", "", NULL);
+    }
+    for (uint64_t end = sl_now_ms() + LONG_MS; atomic_load(&rig.n_many) < N_MANY; sched_yield())
+        assert_true(sl_now_ms() < end);
+    http_request(&busy, "GET", "/hold-here", "", NULL);
+    wait_holding(&rig);
+    http_request(&other, "GET", "/count", "", NULL);
+    atomic_store(&rig.all_at_once, true);
+    for (size_t i = 0; i < N_MANY; i++)
+        sl_http_wake(rig.many[i]);
+    sem_post(&rig.hold);
+    http_read(&other, &r);
+    assert_int_equal(r.status, 200);
+    http_reply_fini(&r);
+    assert_in_range(rig.n_given_before, 0, N_MANY / 2);
+    for (size_t i = 0; i < N_MANY; i++) {
+        http_read(&many[i], &r);
+        assert_true(r.complete);
+        assert_string_equal(r.body, "data: one\n\n");
+        http_reply_fini(&r);
+        http_close(&many[i]);
+    }
+    http_close(&busy);
+    http_close(&other);
+    close_rig(&rig);
+}
+
 static void close_ends_what_is_open(void **state)
 {
     struct rig rig;
@@ -697,6 +773,7 @@ int main(void)
         cmocka_unit_test(readers_that_leave_too_much_together_are_cut_and_others_are_not),
         cmocka_unit_test(whole_answers_left_unread_together_are_cut),
         cmocka_unit_test(many_connections_at_once_are_all_answered),
+        cmocka_unit_test(client_does_not_wait_for_a_frame_of_every_stream),
         cmocka_unit_test(close_ends_what_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
