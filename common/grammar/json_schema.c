@@ -431,6 +431,23 @@ static void write_values(struct writer *w, const json_t *list)
     sl_write_return(&w->out);
 }
 
+static void write_texts(struct writer *w, const json_t *schema, const json_t *list)
+{
+    struct sl_write_alt a = {0};
+    size_t i, n = json_array_size(list);
+    json_t *text;
+    if (schema != w->root || n == 0 || n > SL_SCHEMA_MAX_VALUES)
+        refuse(w, SL_EINVAL, SL_SCHEMA_TEXTS, "expected at the top, with a list of 1 to 1024 texts");
+    json_array_foreach ((json_t *)list, i, text) {
+        if (json_string_length(text) == 0)
+            refuse(w, SL_EINVAL, SL_SCHEMA_TEXTS, "expected texts, none of them empty");
+        sl_write_alt_next(&w->out, &a, i + 1 == n);
+        sl_write_text(&w->out, json_string_value(text), json_string_length(text));
+    }
+    sl_write_alt_end(&w->out, &a);
+    sl_write_return(&w->out);
+}
+
 static void write_one_type(struct writer *w, const json_t *schema, const char *type)
 {
     uint32_t min, max;
@@ -553,6 +570,7 @@ static const struct keyword {
     {"examples", DESCRIBES},   {"$schema", DESCRIBES},     {"$id", DESCRIBES},
     {"$defs", DESCRIBES},      {"definitions", DESCRIBES}, {"$comment", DESCRIBES},
     {"deprecated", DESCRIBES}, {"readOnly", DESCRIBES},    {"writeOnly", DESCRIBES},
+    {SL_SCHEMA_TEXTS, SHAPES},
 };
 
 /* Refuses words that are not kept to; returns the one that shapes the schema, NULL when its type does. */
@@ -587,6 +605,8 @@ static void write_schema(struct writer *w, const json_t *schema)
         const json_t *value = json_object_get(schema, shape);
         if (strcmp(shape, "$ref") == 0) {
             write_ref(w, value);
+        } else if (strcmp(shape, SL_SCHEMA_TEXTS) == 0) {
+            write_texts(w, schema, value);
         } else if (strcmp(shape, "const") == 0) {
             json_t *list = json_array();
             json_array_append(list, (json_t *)value);

@@ -10,7 +10,8 @@
  *   - escapes \uXXXX stand for no surrogates: characters beyond U+FFFF come as themselves.
  * Taken: type (also a list), properties, required, additionalProperties, items, minItems, maxItems,
  * minLength, maxLength, enum, const, anyOf, oneOf (as anyOf), allOf of one, $ref within the schema, also
- * recursive; booleans as schemas. Words that only describe (title, description, default, examples, ...) are
+ * recursive; booleans as schemas. One word of our own, at the top and alone: SL_SCHEMA_TEXTS, a list of
+ * texts one of which the answer is, as it stands and not as JSON. Words that only describe (title, description, default, examples, ...) are
  * passed over. Anything else is refused by name: it would be promised and not kept. */
 #ifndef SLUICE_COMMON_GRAMMAR_JSON_SCHEMA_H
 #define SLUICE_COMMON_GRAMMAR_JSON_SCHEMA_H
@@ -21,8 +22,9 @@
 
 #define SL_SCHEMA_MAX_BYTES   (64u << 10) /* of its text */
 #define SL_SCHEMA_MAX_VALUES  1024        /* of an enum */
-#define SL_SCHEMA_MAX_CHOICES 32          /* of anyOf and oneOf */
-#define SL_SCHEMA_MAX_REPEAT  1024        /* of minLength, maxLength, minItems, maxItems */
+#define SL_SCHEMA_TEXTS       "x-sluice-texts"
+#define SL_SCHEMA_MAX_CHOICES 32   /* of anyOf and oneOf */
+#define SL_SCHEMA_MAX_REPEAT  1024 /* of minLength, maxLength, minItems, maxItems */
 
 /* What stands around values of the schema: before value (between value)* after, up to max values. */
 struct sl_schema_frame {

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MAX_EXACT 9007199254740992.0 /* 2^53: below, a double is the integer that was written */
+
 bool sl_fault_set(struct sl_fault *f, enum sl_err err, const char *param, const char *fmt, ...)
 {
     if (f->err)
@@ -76,11 +78,13 @@ int64_t sl_field_int(const struct sl_fields *f, const char *name, int64_t min, i
     const json_t *j = sl_field(f, name);
     if (!j)
         return dflt;
-    if (!json_is_integer(j)) {
+    /* 40.0 is an integer too: languages with one kind of number write it so */
+    double real = json_is_real(j) ? json_real_value(j) : 0;
+    if (!json_is_integer(j) && !(json_is_real(j) && fabs(real) < MAX_EXACT && real == trunc(real))) {
         wrong_kind(f, name, j, "an integer");
         return dflt;
     }
-    int64_t v = json_integer_value(j);
+    int64_t v = json_is_integer(j) ? json_integer_value(j) : (int64_t)real;
     if (v < min || v > max) {
         sl_fault_set(f->fault, SL_EINVAL, name, "%s is %lld; expected %lld to %lld.", name, (long long)v,
                      (long long)min, (long long)max);
@@ -173,8 +177,9 @@ json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault)
     }
     json_t *j = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &at);
     if (!j) {
-        sl_fault_set(fault, SL_EPARSE, NULL, "The body is not valid JSON: %s (line %d, column %d).", at.text,
-                     at.line, at.column);
+        bool nul = strstr(at.text, "JSON_ALLOW_NUL");
+        sl_fault_set(fault, SL_EPARSE, NULL, "The body is not valid JSON: %s (line %d, column %d).",
+                     nul ? "\\u0000 is not taken in a string" : at.text, at.line, at.column);
         return NULL;
     }
     if (!json_is_object(j)) {

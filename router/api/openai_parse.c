@@ -58,6 +58,10 @@ static const struct member {
     {"continue_final_message", READ},
     {"chat_template_kwargs", READ},
     {"response_format", READ},
+    {"guided_json", READ},
+    {"guided_choice", READ},
+    {"structured_outputs", READ},
+    {"json_schema", READ},
     {"tools", READ},
     {"tool_choice", READ},
     {"parallel_tool_calls", READ},
@@ -86,13 +90,9 @@ static const struct member {
     {"use_beam_search", REFUSED},
     {"bad_words", REFUSED},
     {"allowed_token_ids", REFUSED},
-    {"guided_json", REFUSED},
     {"guided_regex", REFUSED},
-    {"guided_choice", REFUSED},
     {"guided_grammar", REFUSED},
-    {"structured_outputs", REFUSED},
     {"grammar", REFUSED},
-    {"json_schema", REFUSED},
     {"logits_processors", REFUSED},
     {"chat_template", REFUSED},
     {"documents", REFUSED},
@@ -178,28 +178,106 @@ static void must_end(const struct sl_fields *f, const char *what)
         sl_fault_set(f->fault, SL_EINVAL, "min_tokens", "min_tokens cannot stand beside %s.", what);
 }
 
+/* The answer's form, asked for by the member `param`; schema is taken, NULL when it was faulty. */
+static void keep_form(const struct sl_fields *f, const char *param, json_t *schema, struct sl_gen_req *req)
+{
+    if (req->sampling.json_schema)
+        sl_fault_set(f->fault, SL_EINVAL, param,
+                     "%s and another member both say what the answer has to look like; send one of them.",
+                     param);
+    else if (schema && !f->fault->err && sl_oai_keep_schema(schema, NULL, param, req, f->fault))
+        must_end(f, param);
+    json_decref(schema);
+}
+
+static json_t *any_object(void)
+{
+    return json_pack("{s:s}", "type", "object");
+}
+
+/* A schema as it is, or as its JSON text. */
+static json_t *schema_in(const struct sl_fields *f, const char *param, const json_t *value)
+{
+    struct sl_fault broken = {0};
+    json_t *schema = json_is_string(value)
+                         ? sl_json_body(json_string_value(value), json_string_length(value), &broken)
+                     : json_is_object(value) ? json_incref((json_t *)value)
+                                             : NULL;
+    if (!schema)
+        sl_fault_set(f->fault, SL_EINVAL, param, "%s is %s and no JSON schema; expected an object.", param,
+                     sl_json_kind(value));
+    return schema;
+}
+
+/* One of these texts, as they stand. */
+static json_t *choice_in(const struct sl_fields *f, const char *param, const json_t *value)
+{
+    size_t i, n = json_array_size(value);
+    const json_t *one;
+    bool good = n > 0 && n <= SL_SCHEMA_MAX_VALUES;
+    json_array_foreach ((json_t *)value, i, one)
+        good &= json_string_length(one) > 0;
+    if (good)
+        return json_pack("{s:O}", SL_SCHEMA_TEXTS, value);
+    sl_fault_set(f->fault, SL_EINVAL, param, "%s must be a list of 1 to %d texts, none of them empty.", param,
+                 SL_SCHEMA_MAX_VALUES);
+    return NULL;
+}
+
 static void read_response_format(const struct sl_fields *f, struct sl_gen_req *req)
 {
-    const json_t *format = sl_field_object(f, "response_format");
+    static const char name[] = "response_format";
+    const json_t *format = sl_field_object(f, name);
     const char *word = json_string_value(json_object_get(format, "type"));
     const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     if (!format || (word && strcmp(word, "text") == 0))
         return;
-    if (word && strcmp(word, "json_object") == 0) {
-        json_t *object = json_pack("{s:s}", "type", "object");
-        sl_oai_keep_schema(object, NULL, "response_format", req, f->fault);
-        json_decref(object);
-    } else if (word && strcmp(word, "json_schema") == 0 && schema) {
-        sl_oai_keep_schema(schema, NULL, "response_format", req, f->fault);
-    } else if (word && strcmp(word, "json_schema") == 0) {
-        sl_fault_set(f->fault, SL_EINVAL, "response_format",
-                     "response_format.json_schema.schema is missing.");
-    } else {
-        sl_fault_set(f->fault, SL_EINVAL, "response_format",
+    if (!schema)
+        schema = json_object_get(format, "schema"); /* llama.cpp's way, for both types */
+    bool object = word && strcmp(word, "json_object") == 0;
+    if (!object && !(word && strcmp(word, "json_schema") == 0))
+        sl_fault_set(f->fault, SL_EINVAL, name,
                      "response_format.type must be \"text\", \"json_object\" or \"json_schema\".");
+    else if (!schema && !object)
+        sl_fault_set(f->fault, SL_EINVAL, name, "response_format.json_schema.schema is missing.");
+    else
+        keep_form(f, name, schema ? json_incref((json_t *)schema) : any_object(), req);
+}
+
+/* vLLM's structured_outputs: {"json": ...}, {"choice": [...]} or {"json_object": true}. */
+static void read_structured_outputs(const struct sl_fields *f, struct sl_gen_req *req)
+{
+    static const char name[] = "structured_outputs";
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)sl_field_object(f, name), key, value) {
+        if (says_nothing(value))
+            continue;
+        if (strcmp(key, "json") == 0)
+            keep_form(f, name, schema_in(f, name, value), req);
+        else if (strcmp(key, "choice") == 0)
+            keep_form(f, name, choice_in(f, name, value), req);
+        else if (strcmp(key, "json_object") == 0)
+            keep_form(f, name, any_object(), req);
+        else
+            sl_fault_set(f->fault, SL_EUNSUPPORTED, name,
+                         "structured_outputs.%.64s is not supported; json, choice and json_object are.", key);
     }
-    if (req->sampling.json_schema)
-        must_end(f, "response_format");
+}
+
+/* The ways of other servers to ask for a form. */
+static void read_guided(const struct sl_fields *f, struct sl_gen_req *req)
+{
+    static const struct {
+        const char *name;
+        json_t *(*read)(const struct sl_fields *f, const char *param, const json_t *value);
+    } ways[] = {{"guided_json", schema_in}, {"json_schema", schema_in}, {"guided_choice", choice_in}};
+    for (size_t i = 0; i < SL_COUNTOF(ways); i++) {
+        const json_t *value = sl_field(f, ways[i].name);
+        if (value && !says_nothing(value))
+            keep_form(f, ways[i].name, ways[i].read(f, ways[i].name, value), req);
+    }
+    read_structured_outputs(f, req);
 }
 
 static void refuse_formats(const struct sl_fields *f)
@@ -253,14 +331,13 @@ static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
     bool none = word && strcmp(word, "none") == 0;
     bool must = json_is_object(choice) || (word && strcmp(word, "required") == 0);
     out->one_call = !sl_field_bool(f, "parallel_tool_calls", true);
-    if (tools && json_array_size(tools) == 0)
-        sl_fault_set(f->fault, SL_EINVAL, "tools", "tools is an empty list; leave it out to use none.");
-    else if (choice && !tools && !none)
+    bool some = json_array_size(tools) > 0;
+    if (choice && !none && !some && (must || !tools))
         sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "tool_choice needs tools.");
     else if (choice && !none && !must && !(word && strcmp(word, "auto") == 0))
         sl_fault_set(f->fault, SL_EINVAL, "tool_choice",
                      "tool_choice must be \"auto\", \"none\", \"required\" or name a function.");
-    else if (tools && sl_tools_check(tools, must, f->fault) && !none)
+    else if (some && sl_tools_check(tools, must, f->fault) && !none)
         out->tools = tools;
     if (!out->tools || !must)
         return;
@@ -268,7 +345,8 @@ static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
     if (json_is_object(choice))
         read_named_tool(f, choice, tools, out);
     if (out->req->sampling.json_schema)
-        sl_fault_set(f->fault, SL_EINVAL, "tool_choice", "A call cannot be forced beside response_format.");
+        sl_fault_set(f->fault, SL_EINVAL, "tool_choice",
+                     "A call cannot be forced beside an answer that has to fit a form.");
     must_end(f, "a tool_choice that forces a call");
 }
 
@@ -572,6 +650,8 @@ bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *bod
     sluice__sampling__init(&req->sampling);
 
     const char *name = sl_field_string(&f, "model", NULL);
+    if (name && !*name)
+        name = NULL;
     sl_oai_check_model(model, name, fault);
     req->model = keep(req->arena, name ? name : model->names[0]);
     out->n = (uint32_t)sl_field_int(&f, "n", 1, SL_MAX_CHOICES, 1);
@@ -582,10 +662,11 @@ bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *bod
     check_names(body, out, fault);
     refuse_best_of(&f, out->n);
     read_response_format(&f, req);
+    read_guided(&f, req);
     refuse_formats(&f);
     if (chat)
         read_tools(&f, out);
-    else if (sl_field(&f, "tools"))
+    else if (sl_field(&f, "tools") && !says_nothing(sl_field(&f, "tools")))
         sl_fault_set(fault, SL_EUNSUPPORTED, "tools", "tools are supported for /v1/chat/completions only.");
 
     req->echo = sl_field_bool(&f, "echo", false);

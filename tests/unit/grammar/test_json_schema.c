@@ -48,6 +48,11 @@ static void texts_fit_or_do_not(void **state)
         bool fits;
     } cases[] = {
         {"{}", "null", true},
+        {"{\"x-sluice-texts\":[\"yes\",\"yes, but\",\"n\\u00e9\"]}", "yes", true},
+        {"{\"x-sluice-texts\":[\"yes\",\"yes, but\",\"n\\u00e9\"]}", "yes, but", true},
+        {"{\"x-sluice-texts\":[\"yes\",\"yes, but\",\"n\\u00e9\"]}", "n\xc3\xa9", true},
+        {"{\"x-sluice-texts\":[\"yes\",\"yes, but\",\"n\\u00e9\"]}", "yes, ", false},
+        {"{\"x-sluice-texts\":[\"yes\",\"yes, but\",\"n\\u00e9\"]}", "\"yes\"", false},
         {"true", "[1, {\"a\": \"\\u00e9\\n\"}, -0.5e-7, true]", true},
         {"{}", "", false},
         {"{}", "nul", false},

@@ -130,6 +130,20 @@ static void bad_body_is_refused_by_field_name(void **state)
         {0, C "\"cache_salt\":\"\"}", SL_EINVAL, "cache_salt"},
         {0, C "\"cache_salt\":7}", SL_EINVAL, "cache_salt"},
         {0, C "\"guided_json\":{\"a\":1}}", SL_EUNSUPPORTED, "guided_json"},
+        {0, C "\"guided_json\":\"{\"}", SL_EINVAL, "guided_json"},
+        {0, C "\"guided_json\":7}", SL_EINVAL, "guided_json"},
+        {0, C "\"guided_choice\":\"a\"}", SL_EINVAL, "guided_choice"},
+        {0, C "\"guided_choice\":[\"a\",\"\"]}", SL_EINVAL, "guided_choice"},
+        {0, C "\"guided_choice\":[\"a\",1]}", SL_EINVAL, "guided_choice"},
+        {0, C "\"guided_choice\":[\"a\"],\"min_tokens\":1}", SL_EINVAL, "min_tokens"},
+        {0, C "\"guided_choice\":[\"a\"],\"guided_json\":{\"type\":\"null\"}}", SL_EINVAL, "guided_choice"},
+        {0, C "\"structured_outputs\":{\"regex\":\"a+\"}}", SL_EUNSUPPORTED, "structured_outputs"},
+        {0, C "\"structured_outputs\":[1]}", SL_EINVAL, "structured_outputs"},
+        {0, C "\"structured_outputs\":{\"json\":{\"type\":\"null\"},\"choice\":[\"a\"]}}", SL_EINVAL,
+         "structured_outputs"},
+        {0, C "\"max_tokens\":2.5}", SL_EINVAL, "max_tokens"},
+        {0, C "\"seed\":1e300}", SL_EINVAL, "seed"},
+        {1, M "\"tools\":[],\"tool_choice\":\"required\"}", SL_EINVAL, "tool_choice"},
         {0, C "\"kv_transfer_params\":{\"a\":1}}", SL_EUNSUPPORTED, "kv_transfer_params"},
         {1, "{}", SL_EINVAL, "messages"},
         {1, "{\"messages\":null}", SL_EINVAL, "messages"},
@@ -139,7 +153,6 @@ static void bad_body_is_refused_by_field_name(void **state)
         {1, M "\"logprobs\":true,\"top_logprobs\":21}", SL_EINVAL, "top_logprobs"},
         {1, M "\"logprobs\":5}", SL_EINVAL, "logprobs"},
         {1, M "\"echo\":true}", SL_EUNSUPPORTED, "echo"},
-        {1, M "\"tools\":[]}", SL_EINVAL, "tools"},
         {1, M "\"tools\":[{\"type\":\"function\"}]}", SL_EINVAL, "tools[0].function.name"},
         {1, M T "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", SL_EINVAL,
          "tool_choice"},
@@ -330,6 +343,37 @@ static void schema_goes_to_the_nodes_as_text(void **state)
     finish(&p);
 }
 
+/* All ways of other servers to say the same. */
+static void forms_of_other_servers_become_the_same_schema(void **state)
+{
+    static const struct {
+        const char *member, *schema;
+    } cases[] = {
+        {"\"guided_json\":{\"type\":\"integer\"}}", "{\"type\":\"integer\"}"},
+        {"\"guided_json\":\"{\\\"type\\\": \\\"integer\\\"}\"}", "{\"type\":\"integer\"}"},
+        {"\"json_schema\":{\"type\":\"integer\"}}", "{\"type\":\"integer\"}"},
+        {"\"structured_outputs\":{\"json\":{\"type\":\"integer\"},\"regex\":null}}",
+         "{\"type\":\"integer\"}"},
+        {"\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"integer\"}}}",
+         "{\"type\":\"integer\"}"},
+        {"\"response_format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"integer\"}}}",
+         "{\"type\":\"integer\"}"},
+        {"\"structured_outputs\":{\"json_object\":true}}", "{\"type\":\"object\"}"},
+        {"\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}", "{\"x-sluice-texts\":[\"a\",\"b\"]}"},
+        {"\"guided_choice\":[\"a\",\"b\"]}", "{\"x-sluice-texts\":[\"a\",\"b\"]}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[256];
+        struct parsed p;
+        snprintf(body, sizeof body, "{\"prompt\":\"hi\",%s", cases[i].member);
+        if (!parse(false, body, &p))
+            fail_msg("%s: %s", body, p.fault.message);
+        assert_string_equal(p.req->sampling.json_schema, cases[i].schema);
+        finish(&p);
+    }
+}
+
 static void max_completion_tokens_wins(void **state)
 {
     struct parsed p;
@@ -337,6 +381,18 @@ static void max_completion_tokens_wins(void **state)
     assert_true(parse(true, M "\"max_tokens\":5,\"max_completion_tokens\":9}", &p));
     assert_int_equal(p.req->sampling.max_tokens, 9);
     assert_true(p.r.max_tokens_given);
+    finish(&p);
+}
+
+static void whole_reals_and_empty_members_are_taken(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_true(
+        parse(true, M "\"model\":\"\",\"tools\":[],\"tool_choice\":\"auto\",\"max_tokens\":40.0}", &p));
+    assert_int_equal(p.req->sampling.max_tokens, 40);
+    assert_string_equal(p.req->model, "m");
+    assert_null(p.r.tools);
     finish(&p);
 }
 
@@ -395,7 +451,9 @@ int main(void)
         cmocka_unit_test(prompt_takes_its_four_forms),
         cmocka_unit_test(several_prompts_and_choices_are_counted),
         cmocka_unit_test(schema_goes_to_the_nodes_as_text),
+        cmocka_unit_test(forms_of_other_servers_become_the_same_schema),
         cmocka_unit_test(max_completion_tokens_wins),
+        cmocka_unit_test(whole_reals_and_empty_members_are_taken),
         cmocka_unit_test(echo_alone_may_ask_for_no_token),
         cmocka_unit_test(unknown_and_harmless_members_pass),
         cmocka_unit_test(nesting_past_the_limit_is_refused),
