@@ -319,6 +319,7 @@ static void plan(struct sl_engine *e, uint64_t now_us)
         .tpot_target_ms = e->tpot_target_ms,
         .tpot_wish_ms = wish_ms,
         .rows_without_wish = without_wish,
+        .late = e->learner.late,
         .stretch = e->chunk_stretch,
         .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS,
         .starved_steps = e->starved_steps,

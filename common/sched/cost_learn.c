@@ -26,6 +26,7 @@
 #define LEAP        0.2  /* of the way, after a run of surprises */
 #define MAX_SIGMAS  3.0
 #define SURPRISES   4
+#define LATE_RATE   0.05 /* of the quantile, a late step; the others take it back in 500 */
 #define MOST_FALL   0.2  /* a value keeps at least this part in one step: it stays positive */
 #define FLOOR_ROW   0.05 /* a value of 0 is doubted as if it were this part of a row's time.. */
 #define FLOOR_ATTN  1e3  /* ..or so many rows' time per 1e6 positions */
@@ -54,7 +55,7 @@ static void move_to_prior(struct sl_cost_learner *k, struct sl_cost_model *m, do
 
 void sl_cost_learner_init(struct sl_cost_learner *k, const struct sl_cost_model *m, double doubt)
 {
-    *k = (struct sl_cost_learner){0};
+    *k = (struct sl_cost_learner){.late = 1};
     uint32_t n = m->n_points + SL_COST_TERMS;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < n; j++) {
@@ -98,6 +99,13 @@ static double blame(const struct sl_cost_learner *k, const double *units, uint32
     return variance;
 }
 
+/* A quantile as it is found by single steps: up by much for the few above it, down by little for the others. */
+static void see_late(struct sl_cost_learner *k, double ratio)
+{
+    k->late += LATE_RATE * ((ratio > k->late ? 1 : 0) - SL_COST_LATE_SHARE);
+    k->late = fmin(fmax(k->late, 1), SL_COST_LATE_MOST);
+}
+
 void sl_cost_observe(struct sl_cost_learner *k, struct sl_cost_model *m, const struct sl_step_load *l,
                      double real_ms)
 {
@@ -105,6 +113,7 @@ void sl_cost_observe(struct sl_cost_learner *k, struct sl_cost_model *m, const s
     if (!(predicted > 0) || !(real_ms > 0) || !isfinite(real_ms) || m->n_points == 0)
         return;
     double miss = real_ms - predicted;
+    see_late(k, real_ms / predicted);
     m->error += ERROR_RATE * (fmin(fabs(miss) / real_ms, 1) - m->error);
 
     double units[SL_COST_VALUES], share[SL_COST_VALUES];

@@ -11,9 +11,14 @@
 #define SL_COST_DOUBT_GUESSED  1.0  /* made up */
 #define SL_COST_DOUBT_MEASURED 0.25 /* by a short profile, or kept from a former run */
 
+#define SL_COST_LATE_SHARE 0.002 /* a stream beside prompts for 50 steps keeps its wish nine times in ten */
+#define SL_COST_LATE_MOST  2.0
+
 struct sl_cost_learner {
     double cov[SL_COST_VALUES][SL_COST_VALUES];   /* of the values' errors, ms^2 per unit^2 */
     double alike[SL_COST_VALUES][SL_COST_VALUES]; /* correlation of relative errors before any step */
+    double late;   /* real over predicted time that all but SL_COST_LATE_SHARE of the steps stay within, 1 to
+                      SL_COST_LATE_MOST */
     int surprises; /* steps in a row far beside their prediction: > 0 slower, < 0 faster */
 };
 

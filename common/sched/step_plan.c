@@ -8,12 +8,15 @@
  * unfinished ones where there was one. */
 #include "common/sched/step_plan.h"
 
+#include <math.h>
+
 #include "common/sched/slack.h"
 
 #define MAX_LOSS   8u    /* rounding gives up at most this part of a chunk */
 #define MIN_PASSES 4.0   /* over the weights: what a step of prompts alone may at least take */
 #define PACE_STEPS 2000u /* with prompts all the time the pace is taken anew so often: about a minute */
 #define WORK_ROWS  256u  /* slack counts a prompt's work at the speed of chunks of this size */
+#define ENOUGH     1.1   /* times the least that a row can cost: longer steps of prompts alone buy little */
 
 static void add_chunk(struct sl_step_load *l, const struct sl_plan_prompt *p, uint32_t n)
 {
@@ -137,8 +140,30 @@ double sl_plan_target_ms(const struct sl_plan_state *s)
     }
     if (s->tpot_wish_ms <= 0)
         return target;
-    double wish = s->tpot_wish_ms > least ? s->tpot_wish_ms : least;
+    double wish = s->tpot_wish_ms / (s->late > 1 ? s->late : 1);
+    wish = wish > least ? wish : least;
     return target <= 0 || wish < target ? wish : target;
+}
+
+static double alone_ms(const struct sl_plan_state *s, const struct sl_plan_prompt *p, uint32_t n)
+{
+    struct sl_step_load l = {0};
+    add_chunk(&l, p, n);
+    return sl_cost_predict_ms(s->cost, &l);
+}
+
+/* The shortest step of prompts alone in which a row costs at most ENOUGH times what it does in the best one within the
+ * limit. Sizes that are looked at are half a size apart. */
+static double enough_ms(const struct sl_plan_state *s, const struct sl_plan_prompt *p, double limit_ms)
+{
+    double best = HUGE_VAL, ms = 0;
+    uint32_t n, last = 0;
+    for (n = s->align; n <= s->max_rows && (ms = alone_ms(s, p, n)) <= limit_ms; n += 1 + n / 2, last = n)
+        best = fmin(best, ms / n);
+    for (n = s->align; n < last; n += 1 + n / 2)
+        if ((ms = alone_ms(s, p, n)) <= ENOUGH * best * n)
+            return ms;
+    return limit_ms;
 }
 
 void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out)
@@ -161,6 +186,8 @@ void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan
         if (rows >= s->max_rows)
             break;
         const struct sl_plan_prompt *p = pick(s, out->chunks, out->n_chunks, now_us, ms_per_token);
+        if (out->n_chunks == 0 && !s->decode_rows && s->prompt_step_ms > 0 && p->first_token_us)
+            out->target_ms = enough_ms(s, p, out->target_ms);
         uint32_t room = s->max_rows - rows, limit = p->remaining < room ? p->remaining : room, n = limit;
         if (p->chunk_tokens > 0) {
             uint32_t budget = (uint32_t)p->chunk_tokens;

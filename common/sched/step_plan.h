@@ -10,8 +10,11 @@
  * - Drafts (speculate.h) are decode rows like others: 1 + k of a sequence. Chunks get what they leave.
  * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
  *   where that gives up little.
+ * - A wish is a limit: the target is what steps may be predicted at so that nearly all of them end within it, by
+ *   how late steps of late were (cost_learn.h).
  * - Where no decode row runs the target is prompt_step_ms: a step cannot be left, and whoever comes
- *   meanwhile, a short prompt or pages for a decode row, waits for its end.
+ *   meanwhile, a short prompt or pages for a decode row, waits for its end. Where prompts say when they want their
+ *   first tokens, it is less if shorter steps compute nearly as many rows in the same time, as on a CPU.
  *
  * Guards: decode rows are never left out. A prompt that got nothing SL_PLAN_STARVE_STEPS times in a row, as
  * the decode rows alone take the target, gets one tile of align rows. */
@@ -73,6 +76,7 @@ struct sl_plan_state {
      * only shortens the target; never below SL_PLAN_MIN_STRETCH, or one client would stop all prompts. */
     double tpot_wish_ms;
     bool rows_without_wish;
+    double late;            /* sl_cost_learner.late; below 1 = steps end as predicted */
     double prompt_step_ms;  /* 0 = none: chunks up to max_rows */
     uint32_t starved_steps; /* steps since a prompt row ran while one was wanted */
 };

@@ -32,10 +32,10 @@
 #define MIX           UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / golden ratio: neighbouring numbers far apart */
 
 struct options {
-    char *url, *api_key, *trace, *mode, *chunk, *json;
+    char *url, *api_key, *trace, *mode, *chunk, *alone_from, *json;
     struct sl_conf_list agents;
     uint32_t requests, max_total, alone, nodes;
-    double speed, rate, token_scale, slo_ttft, slo_gap, temperature, timeout_s;
+    double speed, rate, token_scale, slo_ttft, slo_gap, tell, temperature, timeout_s;
     uint64_t seed;
 };
 
@@ -62,9 +62,16 @@ static const struct sl_conf_opt option_table[] = {
      "cut longer requests to that many tokens; 0 = to what the model takes", 0, 1e7, NULL},
     {"alone", SL_CONF_U32, AT(alone), "5",
      "lengths at which the idle cluster is measured first; 0 = no limits are judged", 0, ALONE_MAX, NULL},
+    {"alone_from", SL_CONF_STRING, AT(alone_from), NULL,
+     "result of an earlier replay (--json): what the idle cluster took then counts, nothing is measured", 0,
+     0, NULL},
     {"slo_ttft", SL_CONF_F64, AT(slo_ttft), "5", "TTFT limit, times that of an idle cluster", 0, 1e6, NULL},
     {"slo_gap", SL_CONF_F64, AT(slo_gap), "3", "longest gap limit, times the TPOT of an idle cluster", 0, 1e6,
      NULL},
+    {"tell", SL_CONF_F64, AT(tell), "0",
+     "requests tell their limits (X-Sluice-Ttft-Ms, X-Sluice-Tpot-Ms), that of the gap times this; 0 = they "
+     "wish for nothing",
+     0, 1, NULL},
     {"temperature", SL_CONF_F64, AT(temperature), "0.8", "of the sampling", 0, 2, NULL},
     {"seed", SL_CONF_U64, AT(seed), "1", "of everything drawn", 0, 0, NULL},
     {"nodes", SL_CONF_U32, AT(nodes), "1", "wait for that many nodes", 1, 1000, NULL},
@@ -121,6 +128,14 @@ static void plan(const struct replay *r, const struct sl_trace_request *q, uint6
     if (r->o->chunk)
         sl_job_header(j, "X-Sluice-Chunk", r->o->chunk);
     sl_free(p.tokens);
+}
+
+/* Whole milliseconds of a wish, as its header has them. */
+static void wish(struct sl_job *j, const char *header, double ms)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%.0f", fmax(ms, 1));
+    sl_job_header(j, header, text);
 }
 
 /* ---- the idle cluster ---- */
@@ -197,6 +212,29 @@ static struct alone alone_at(const struct replay *r, uint32_t n_prompt)
     double ttft = between(n_prompt, a->n_prompt, a->ttft_ms, b->n_prompt, b->ttft_ms);
     double tpot = between(n_prompt, a->n_prompt, a->tpot_ms, b->n_prompt, b->tpot_ms);
     return (struct alone){n_prompt, fmax(ttft, 0), fmax(tpot, 0)};
+}
+
+/* Those of an earlier result: arms that take turns are judged by the same limits. */
+static enum sl_err read_alone(struct replay *r, struct sl_why *why)
+{
+    json_t *doc = json_load_file(r->o->alone_from, 0, NULL), *row;
+    size_t i;
+    json_array_foreach (json_object_get(doc, "alone"), i, row) {
+        struct alone a = {(uint32_t)json_integer_value(json_array_get(row, 0)),
+                          json_number_value(json_array_get(row, 1)),
+                          json_number_value(json_array_get(row, 2))};
+        bool ascends = i == 0 || a.n_prompt > r->alone[i - 1].n_prompt;
+        if (i == ALONE_MAX || a.n_prompt == 0 || !(a.ttft_ms > 0) || !(a.tpot_ms > 0) || !ascends)
+            break;
+        r->alone[r->n_alone++] = a;
+    }
+    bool whole = r->n_alone > 0 && r->n_alone == json_array_size(json_object_get(doc, "alone"));
+    json_decref(doc);
+    return whole ? SL_OK
+                 : sl_why_set(why, SL_EINVAL,
+                              "%s is no result of replay with --alone: its member \"alone\" lacks rows "
+                              "[prompt tokens, TTFT ms, TPOT ms], shortest first",
+                              r->o->alone_from);
 }
 
 /* ---- after the load ---- */
@@ -288,12 +326,12 @@ static enum sl_err tell(struct replay *r, struct sl_why *why)
     if (o->speed != 1 || o->rate > 0 || o->token_scale != 1)
         printf("not the trace itself: speed %g, rate %g, tokens x %g\n", o->speed, o->rate, o->token_scale);
     sl_agents_print(r->agents);
-    json_t *doc =
-        json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:o, s:f, s:o, s:o, s:o}", "trace", o->trace,
-                  "model", r->model.id, "mode", o->mode, "speed", o->speed, "rate", o->rate, "token_scale",
-                  o->token_scale, "seed", (json_int_t)o->seed, "slo_ttft", o->slo_ttft, "slo_gap", o->slo_gap,
-                  "alone", alone, "within_slo", share, "felt", sl_job_stats_report(&stats), "agents",
-                  sl_agents_report(r->agents), "requests", report_requests(r));
+    json_t *doc = json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o, s:f, s:o, s:o, s:o}",
+                            "trace", o->trace, "model", r->model.id, "mode", o->mode, "speed", o->speed,
+                            "rate", o->rate, "token_scale", o->token_scale, "seed", (json_int_t)o->seed,
+                            "slo_ttft", o->slo_ttft, "slo_gap", o->slo_gap, "tell", o->tell, "alone", alone,
+                            "within_slo", share, "felt", sl_job_stats_report(&stats), "agents",
+                            sl_agents_report(r->agents), "requests", report_requests(r));
     json_object_set_new(doc, "ttft_prediction_error_p50", isnan(error) ? json_null() : json_real(error));
     enum sl_err e = stats.errors ? sl_why_set(why, SL_EPEER, "%" PRIu64 " requests failed; the first: %.200s",
                                               stats.errors, stats.first_error)
@@ -346,16 +384,28 @@ static int run(const void *options, struct sl_why *why)
     if (open_trace(&r, why))
         goto done;
     rc = SL_BENCH_FAILED;
-    if (measure_alone(&r, why))
+    if (o->alone_from ? read_alone(&r, why) : measure_alone(&r, why))
         goto done;
+    if (o->tell > 0 && r.n_alone == 0) {
+        rc = SL_BENCH_USAGE;
+        sl_why_set(why, SL_EINVAL,
+                   "--tell without limits: --alone is 0, so that none are known; give it some lengths");
+        goto done;
+    }
     r.jobs = sl_xcalloc(r.trace.n, sizeof *r.jobs);
     r.predicted_ms = sl_xcalloc(r.trace.n, sizeof *r.predicted_ms);
     r.placed = sl_xcalloc(r.trace.n, sizeof(json_t *));
     char salt[32];
     snprintf(salt, sizeof salt, "%" PRIx64, sl_random_u64());
-    for (size_t i = 0; i < r.trace.n; i++)
+    for (size_t i = 0; i < r.trace.n; i++) {
         plan(&r, &r.trace.requests[i], ALONE_MAX + i, r.trace.requests[i].n_output, o->mode, salt,
              &r.jobs[i]);
+        if (o->tell <= 0 || r.n_alone == 0)
+            continue;
+        struct alone a = alone_at(&r, r.trace.requests[i].n_prompt);
+        wish(&r.jobs[i], "X-Sluice-Ttft-Ms", o->slo_ttft * a.ttft_ms);
+        wish(&r.jobs[i], "X-Sluice-Tpot-Ms", o->tell * o->slo_gap * a.tpot_ms);
+    }
     enum sl_err lost = sl_agents_run(r.agents, r.jobs, r.trace.n, o->timeout_s, "replay", why);
     if (tell(&r, lost ? NULL : why) == SL_OK && !lost)
         rc = SL_BENCH_OK;

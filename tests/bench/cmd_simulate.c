@@ -29,7 +29,7 @@ struct options {
     char *cluster, *model, *trace, *json, *csv;
     struct sl_conf_list arms;
     uint32_t prefill, decode, requests, max_tokens, max_total, seeds;
-    double speed, rate, token_scale, slo_ttft, slo_gap, cost_error, noise, share, warm_up;
+    double speed, rate, token_scale, slo_ttft, slo_gap, tell, cost_error, noise, spikes, share, warm_up;
     uint64_t seed;
     bool capacity, stop, quiet, each;
 };
@@ -61,6 +61,9 @@ static const struct sl_conf_opt option_table[] = {
     {"slo_ttft", SL_CONF_F64, AT(slo_ttft), "5", "TTFT limit, times the request's own on an idle node", 0,
      1e6, NULL},
     {"slo_gap", SL_CONF_F64, AT(slo_gap), "3", "longest gap limit, times a decode step alone", 0, 1e6, NULL},
+    {"tell", SL_CONF_F64, AT(tell), "0",
+     "requests tell their limits as wishes, that of the gap times this; 0 = they wish for nothing", 0, 1,
+     NULL},
     {"share", SL_CONF_F64, AT(share), "0.99", "of requests that must meet both, for the capacity", 0, 1,
      NULL},
     {"capacity", SL_CONF_BOOL, AT(capacity), "false", "search the highest speed instead of one run", 0, 0,
@@ -70,6 +73,8 @@ static const struct sl_conf_opt option_table[] = {
     {"cost_error", SL_CONF_F64, AT(cost_error), "0.1",
      "the policies' cost model starts up to that far from the truth, relative", 0, 0.9, NULL},
     {"noise", SL_CONF_F64, AT(noise), "0.02", "standard deviation of a step's time, relative", 0, 1, NULL},
+    {"spikes", SL_CONF_F64, AT(spikes), "0",
+     "share of the steps that something else on the computer delays, by 20 % in the mean", 0, 1, NULL},
     {"warm_up", SL_CONF_F64, AT(warm_up), "0.1",
      "share of the requests, at the beginning, that is not judged: the cluster fills, cost models learn", 0,
      0.9, NULL},
@@ -172,7 +177,9 @@ static enum sl_err run_seed(const struct options *o, const struct sim_cluster *c
     struct sim_conf conf = {.mode = a->mode,
                             .cost_error = o->cost_error,
                             .noise = o->noise,
+                            .spikes = o->spikes,
                             .max_tokens = o->max_tokens,
+                            .tell = o->tell,
                             .seed = seed,
                             .progress = !o->quiet};
     enum sl_err e = sl_trace_open(&tc, &trace, why);

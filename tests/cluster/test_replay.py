@@ -45,6 +45,20 @@ class Replay(unittest.TestCase):
             self.assertGreaterEqual(pair["pages"], 2 * 3)
             self.assertTrue(all(row[7] is not None for row in doc["requests"]))  # what was predicted when it was placed
             self.assertIn("not the trace itself: speed 4", r.stdout)
+            # the same limits again, told to the cluster
+            idle = os.path.join(c.folder, "idle.json")
+            with open(idle, "w") as f:
+                json.dump({"alone": [[47, 1000.4, 100], [110, 2000, 200]]}, f)
+            r, doc = self.replay(c, AZURE, "--speed", "4", "--token-scale", "0.125", "--alone-from", idle, "--tell", "0.5")
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            self.assertEqual(doc["alone"], [[47, 1000.4, 100.0], [110, 2000.0, 200.0]])
+            last = c.record("last", whole=False)
+            self.assertIn((last["wished_ttft_ms"], last["wished_tpot_ms"]), (("5002", "150"), ("10000", "300"), ("15157", "455")))
+            for bad in ({}, {"alone": [[47, 1000, 100], [47, 2000, 200]]}):
+                with open(idle, "w") as f:
+                    json.dump(bad, f)
+                r, _ = self.replay(c, AZURE, "--alone-from", idle)
+                self.assertIn("is no result of replay", r.stderr)
 
     def test_mooncake_blocks_become_hits(self):
         with Cluster(prefill=0) as c:

@@ -77,8 +77,10 @@ struct sim_conf {
     uint32_t n_classes;              /* at most SIM_MAX_CLASSES */
     uint32_t hold_ms, max_wait_ms;   /* as of the router; 0 = never hold, never refuse */
     bool refuse;                     /* slo_miss = refuse */
+    double tell; /* a request without a class wishes for its limits, the gap times this; 0 = for nothing */
     double cost_error;   /* the policies' cost model starts that far from the truth, each value by itself */
     double noise;        /* standard deviation of a step's time, relative */
+    double spikes;       /* share of the steps that something else delays, by 20 % in the mean */
     uint32_t max_tokens; /* what clients ask for; how many come is the trace's */
     uint64_t seed;
     bool progress; /* tell on stderr */

@@ -337,6 +337,13 @@ static uint32_t gather_prompts(struct sim_node *n)
     return count;
 }
 
+static void see_wish(const struct sim_leg *l, double *tightest_ms, bool *without)
+{
+    *without |= l->tpot_ms <= 0;
+    if (l->tpot_ms > 0 && (*tightest_ms <= 0 || l->tpot_ms < *tightest_ms))
+        *tightest_ms = l->tpot_ms;
+}
+
 /* Every page is free, cached or held by one leg. */
 static void check_pages(const struct sim_node *n)
 {
@@ -357,9 +364,11 @@ double sim_node_begin(struct sim_node *n, double now_s)
         admit_all(n, now_s);
     uint32_t n_prompts = gather_prompts(n);
     sl_plan_pace_step(&n->pace, &n->belief, n_prompts > 0);
-    double context = 0, pace = 0;
+    double context = 0, pace = 0, wish_ms = 0;
+    bool without_wish = false;
     for (uint32_t i = 0; i < n->n_decode; i++) {
         struct sim_leg *l = n->decode[i];
+        see_wish(l, &wish_ms, &without_wish);
         if (n_prompts == 0 || l->pace_tokens == 0)
             l->pace_tokens = l->n_tokens;
         context += l->n_tokens;
@@ -378,6 +387,9 @@ double sim_node_begin(struct sim_node *n, double now_s)
                                   .max_rows = max_rows,
                                   .align = SL_PLAN_ALIGN,
                                   .tpot_target_ms = n->group->tpot_target_ms,
+                                  .tpot_wish_ms = wish_ms,
+                                  .rows_without_wish = without_wish,
+                                  .late = n->learner.late,
                                   .stretch = n->group->chunk_stretch,
                                   .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS,
                                   .starved_steps = n->starved_steps};
@@ -532,20 +544,22 @@ void sim_node_go_local(struct sim_leg *l)
     l->state = SIM_PREFILL;
 }
 
-void sim_node_load(const struct sim_node *n, uint64_t *queued, uint32_t *rows, uint64_t *context)
+void sim_node_load(const struct sim_node *n, struct sim_load *out)
 {
-    *queued = *context = 0;
-    *rows = 0;
+    *out = (struct sim_load){0};
     SL_LIST_FOREACH (pos, &n->waiting)
-        *queued += leg_at(pos)->compute_to;
+        out->queued_tokens += leg_at(pos)->compute_to;
     SL_LIST_FOREACH (pos, &n->running) {
         const struct sim_leg *l = leg_at(pos);
+        bool without = false;
         if (l->state == SIM_PREFILL)
-            *queued += l->compute_to - l->computed;
-        if (l->state == SIM_DECODE) {
-            *context += l->n_tokens;
-            ++*rows;
-        }
+            out->queued_tokens += l->compute_to - l->computed;
+        if (l->state != SIM_DECODE)
+            continue;
+        out->context_tokens += l->n_tokens;
+        out->rows++;
+        see_wish(l, &out->tpot_wish_ms, &without);
+        out->rows_without_wish += without;
     }
 }
 

@@ -26,7 +26,7 @@ struct sim_leg {
         limit; /* with what was generated; what the client sent; the most there may be */
     int32_t priority;
     struct sl_output_mean outputs; /* of its class, when it came */
-    double first_s;                /* when its first token is wanted; 0 = no wish */
+    double first_s, tpot_ms;       /* when its first token is wanted, and the others after it; 0 = no wish */
     uint32_t remote_to;            /* KV of [hit, remote_to) arrives */
     uint32_t compute_to;           /* of the prompt */
     const uint64_t *blocks;        /* of full pages of the prompt; NULL = not cached */
@@ -108,8 +108,13 @@ double sim_node_begin(struct sim_node *n, double now_s);
 void sim_node_end(struct sim_node *n, double now_s, double real_ms);
 
 uint32_t sim_node_available_pages(const struct sim_node *n);
-/* Prompt tokens still to compute, decode rows, their contexts. */
-void sim_node_load(const struct sim_node *n, uint64_t *queued, uint32_t *rows, uint64_t *context);
+struct sim_load {
+    uint64_t queued_tokens; /* of prompts, still to compute */
+    uint32_t rows, rows_without_wish;
+    uint64_t context_tokens; /* of the rows */
+    double tpot_wish_ms;     /* the tightest of the rows; 0 = none */
+};
+void sim_node_load(const struct sim_node *n, struct sim_load *out);
 /* Up to max cached blocks; returns how many. */
 size_t sim_node_blocks(const struct sim_node *n, uint64_t *out, size_t max);
 

@@ -23,6 +23,8 @@
 #define GIVE_UP_FACTOR 20.0 /* times the trace's own span: the cluster does not keep up, and will not */
 #define GIVE_UP_S      3600.0
 #define LET_GO_TRIES   4u /* as the router's */
+/* A twentieth of the steps delayed so is what a quiet small computer does: sluice-bench steps, P95 1.15, P99 1.45. */
+#define SPIKE_MEAN 0.2
 
 struct sim_job {
     uint32_t index, split, output, emitted, sent;
@@ -34,6 +36,7 @@ struct sim_job {
     struct sl_node *at_p, *at_d;
     struct sl_charge charge_p, charge_d;
     double arrived_s, first_s, last_s, second_s;
+    double ttft_ms, tpot_ms; /* wished; 0 = no wish */
     struct run *run;
 };
 
@@ -125,18 +128,22 @@ static enum sl_err join(struct run *r, uint32_t i, struct sl_why *why)
 static void heartbeat(struct run *r, struct sim_node *n, double now_s)
 {
     uint32_t i = (uint32_t)(n - r->nodes);
-    uint64_t context;
     float ms[SL_COST_POINTS];
     Sluice__CostModel cost;
     fill_cost(&n->belief, &cost, ms);
+    struct sim_load now;
+    sim_node_load(n, &now);
     Sluice__NodeLoad load = SLUICE__NODE_LOAD__INIT;
     load.free_pages = sim_node_available_pages(n);
     load.total_pages = n->total_pages;
     load.running = n->n_running;
     load.waiting = n->n_waiting;
-    sim_node_load(n, &load.queued_prompt_tokens, &load.decode_rows, &context);
-    load.has_decode_context_tokens = true;
-    load.decode_context_tokens = context;
+    load.queued_prompt_tokens = now.queued_tokens;
+    load.decode_rows = now.rows;
+    load.has_decode_context_tokens = load.has_tpot_wish_ms = load.has_rows_without_wish = true;
+    load.decode_context_tokens = now.context_tokens;
+    load.tpot_wish_ms = now.tpot_wish_ms;
+    load.rows_without_wish = now.rows_without_wish;
     /* one measured link: the pairs that did not meet yet count as fast as those that did */
     struct sim_node *peer = &r->nodes[(i + 1) % r->n_nodes];
     Sluice__LinkReport link = SLUICE__LINK_REPORT__INIT, *links[] = {&link};
@@ -164,12 +171,16 @@ static void heartbeat(struct run *r, struct sim_node *n, double now_s)
 
 static double noise(const struct run *r, const struct sim_node *n)
 {
-    if (r->conf->noise <= 0)
-        return 1;
-    double u = sl_philox_uniform(r->conf->seed + (uint64_t)(n - r->nodes), 4, n->steps);
-    double v = sl_philox_uniform(r->conf->seed + (uint64_t)(n - r->nodes), 5, n->steps);
-    double z = sqrt(-2 * log1p(-u)) * cos(2 * 3.14159265358979 * v);
-    return exp(r->conf->noise * z);
+    const uint64_t seed = r->conf->seed + (uint64_t)(n - r->nodes);
+    double factor = 1;
+    if (r->conf->noise > 0) {
+        double u = sl_philox_uniform(seed, 4, n->steps), v = sl_philox_uniform(seed, 5, n->steps);
+        double z = sqrt(-2 * log1p(-u)) * cos(2 * 3.14159265358979 * v);
+        factor = exp(r->conf->noise * z);
+    }
+    if (r->conf->spikes > 0 && (double)sl_philox_uniform(seed, 7, n->steps) < r->conf->spikes)
+        factor *= 1 - SPIKE_MEAN * log1p(-(double)sl_philox_uniform(seed, 8, n->steps));
+    return factor;
 }
 
 static void kick(struct run *r, struct sim_node *n, double now_s)
@@ -430,7 +441,8 @@ static void open_legs(struct run *r, struct sim_job *j, const struct sl_place_ca
                            .n_prompt = n,
                            .priority = j->class->priority,
                            .outputs = r->outputs[r->out->outcomes[j->index].class],
-                           .first_s = j->class->ttft_ms > 0 ? j->arrived_s + j->class->ttft_ms / 1e3 : 0,
+                           .first_s = j->ttft_ms > 0 ? j->arrived_s + j->ttft_ms / 1e3 : 0,
+                           .tpot_ms = j->tpot_ms,
                            .compute_to = n,
                            .blocks = blocks,
                            .n_blocks = n_blocks};
@@ -462,7 +474,7 @@ static enum sl_err choose(struct run *r, const struct sim_job *j, double now_s,
                           struct sl_place_choice *choice)
 {
     const struct sl_trace_request *q = &r->trace->requests[j->index];
-    double left_ms = j->class->ttft_ms - (now_s - j->arrived_s) * 1e3;
+    double left_ms = j->ttft_ms - (now_s - j->arrived_s) * 1e3;
     uint32_t most = r->conf->max_tokens > q->n_output ? r->conf->max_tokens : q->n_output;
     struct sl_place_req req = {
         .n_tokens = q->n_prompt,
@@ -472,7 +484,8 @@ static enum sl_err choose(struct run *r, const struct sim_job *j, double now_s,
         .mode = r->conf->mode,
         .split = -1,
         .chunk = -2,
-        .ttft_ms = j->class->ttft_ms > 0 ? fmax(left_ms, 1) : 0};
+        .ttft_ms = j->ttft_ms > 0 ? fmax(left_ms, 1) : 0,
+        .tpot_ms = j->tpot_ms};
     const struct sl_node_asker who = {.priority = j->class->priority,
                                       .n_tokens = q->n_prompt,
                                       .chain = r->trace->blocks ? &r->trace->blocks[q->first_block] : NULL,
@@ -525,8 +538,8 @@ static void hold(struct run *r, struct sim_job *j, const struct sl_place_predict
     double more_ms = fmax(0, p->wait_ms - r->conf->hold_ms), patience = HUGE_VAL;
     if (r->conf->max_wait_ms)
         patience = r->conf->max_wait_ms;
-    if (r->conf->refuse && j->class->ttft_ms > 0)
-        patience = fmin(patience, j->class->ttft_ms - (p->ttft_ms - more_ms));
+    if (r->conf->refuse && j->ttft_ms > 0)
+        patience = fmin(patience, j->ttft_ms - (p->ttft_ms - more_ms));
     if (wait_ms + more_ms > patience) {
         refuse(r, j);
         return;
@@ -577,6 +590,22 @@ static const struct sim_class *class_of(struct run *r, size_t i)
     return &c->classes[k];
 }
 
+/* Its class's; where there are no classes and the limits are told, those of a node that may decode it. */
+static void make_wishes(struct sim_job *j, const struct sl_trace_request *q)
+{
+    const struct run *r = j->run;
+    j->ttft_ms = j->class->ttft_ms;
+    if (r->conf->tell <= 0 || r->conf->n_classes)
+        return;
+    uint32_t i = 0;
+    while (!r->nodes[i].group->may_decode)
+        i++;
+    struct sim_outcome alone;
+    feel_alone(r->nodes[i].group, q, &alone);
+    j->ttft_ms = r->conf->limits.ttft_times * (double)alone.alone_ttft;
+    j->tpot_ms = r->conf->tell * r->conf->limits.gap_times * (double)alone.alone_gap;
+}
+
 static void arrive(struct run *r, size_t i, double now_s)
 {
     const struct sl_trace_request *q = &r->trace->requests[i];
@@ -589,6 +618,7 @@ static void arrive(struct run *r, size_t i, double now_s)
     j->output = q->n_output;
     j->arrived_s = q->at_s;
     j->class = class_of(r, i);
+    make_wishes(j, q);
     j->account = &r->accounts[j->class->key];
     j->account->weight = j->class->key_weight > 0 ? j->class->key_weight : 1;
     r->out->prompt_tokens += q->n_prompt;

@@ -327,6 +327,30 @@ static void run_that_misses_too_often_is_stopped(void **state)
     sl_trace_close(&t);
 }
 
+/* A stream that allows longer gaps than the plan's default does lets a prompt beside it go on faster, and one that
+ * allows less is not kept waiting for it. */
+static void limits_that_are_told_make_the_steps(void **state)
+{
+    (void)state;
+    struct sl_trace t = trace_of("arrival_us,prompt_tokens,output_tokens\n0,100,200\n500000,3000,2\n", NULL);
+    float gap[2], ttft[2];
+    for (int i = 0; i < 2; i++) {
+        struct sim_cluster c = cluster_of(0, 1);
+        struct sim_conf conf = {.mode = SL_PLACE_COLOCATED,
+                                .max_tokens = 1,
+                                .tell = 1,
+                                .limits = {.ttft_times = 1.2, .gap_times = i ? 8 : 1.5, .misses = SIZE_MAX}};
+        struct sim_result r = run(&c, &t, &conf);
+        gap[i] = r.outcomes[0].gap_max / r.outcomes[0].alone_gap;
+        ttft[i] = r.outcomes[1].ttft;
+        assert_true(gap[i] <= conf.limits.gap_times * 1.001F);
+        sim_result_fini(&r);
+    }
+    assert_true(gap[1] > 4);
+    assert_true(ttft[1] < 0.8F * ttft[0]);
+    sl_trace_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +365,7 @@ int main(void)
         cmocka_unit_test(pd_second_token_waits_for_the_last_pages),
         cmocka_unit_test(prefix_hits_are_not_computed_again),
         cmocka_unit_test(run_that_misses_too_often_is_stopped),
+        cmocka_unit_test(limits_that_are_told_make_the_steps),
         cmocka_unit_test(crowded_pools_lose_nothing_and_runs_repeat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

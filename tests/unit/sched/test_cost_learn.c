@@ -163,6 +163,33 @@ static void observe_one_outlier_moves_little(void **state)
     assert_true(sl_cost_predict_ms(&w.m, &l) > before * 0.85);
 }
 
+/* How much shorter than a limit steps must be planned: by what delays a few of them, and back when nothing does. */
+static void observe_knows_how_late_steps_are(void **state)
+{
+    (void)state;
+    struct world w = {.truth = truth_new(), .m = truth_new(), .slower = 1, .rng = 5};
+    sl_cost_learner_init(&w.k, &w.m, SL_COST_DOUBT_MEASURED);
+    assert_true(w.k.late >= 1 && w.k.late < 1.01);
+    static const double part[] = {0.05, 0, 1}; /* of the steps that are delayed, 20 % in the mean */
+    for (size_t i = 0; i < SL_COUNTOF(part); i++) {
+        int beyond = 0;
+        for (int n = 0; n < 40000; n++) {
+            struct sl_step_load l = draw(&w.rng);
+            double ms = sl_cost_predict_ms(&w.truth, &l);
+            if (uniform(&w.rng) < part[i])
+                ms *= i == 2 ? 20 * uniform(&w.rng) : 1 - 0.2 * log(1 - uniform(&w.rng));
+            beyond += n >= 20000 && ms > w.k.late * sl_cost_predict_ms(&w.m, &l);
+            sl_cost_observe(&w.k, &w.m, &l, ms);
+        }
+        if (i == 0)
+            assert_true(w.k.late > 1.3 && w.k.late < 1.9 && beyond < 120);
+        else if (i == 1)
+            assert_true(w.k.late < 1.2);
+        else
+            assert_true(w.k.late > 0.99 * SL_COST_LATE_MOST && w.k.late <= SL_COST_LATE_MOST);
+    }
+}
+
 static void observe_of_nonsense_changes_nothing(void **state)
 {
     (void)state;
@@ -215,6 +242,7 @@ int main(void)
         cmocka_unit_test(observe_follows_a_machine_that_becomes_slower_and_faster),
         cmocka_unit_test(observe_of_slow_chunks_leaves_decode_rows_alone),
         cmocka_unit_test(observe_one_outlier_moves_little),
+        cmocka_unit_test(observe_knows_how_late_steps_are),
         cmocka_unit_test(observe_of_nonsense_changes_nothing),
         cmocka_unit_test(observe_for_ever_stays_sound),
     };

@@ -108,6 +108,62 @@ static void wish_is_no_tighter_than_what_keeps_prompts_going(void **state)
     assert_true(fabs(sl_plan_target_ms(&s) - 1.5 * alone) < 1e-9);
 }
 
+/* Nearly all steps are to end within a wish, not half of them; what a person set is taken as it is. */
+static void wish_is_planned_for_by_how_late_steps_were(void **state)
+{
+    (void)state;
+    struct sl_plan_prompt prompt = prompt_of(0, 400, SL_CHUNK_AUTO);
+    struct sl_plan_state s = {.cost = &linear,
+                              .pace_cost = &linear,
+                              .prompts = &prompt,
+                              .n_prompts = 1,
+                              .decode_rows = 4,
+                              .max_rows = 512,
+                              .align = 1,
+                              .stretch = 3,
+                              .tpot_wish_ms = 90};
+    double alone = sl_cost_predict_ms(&linear, &(struct sl_step_load){.decode_rows = 4});
+    assert_true(fabs(sl_plan_target_ms(&s) - 90) < 1e-9);
+    s.late = 1.5;
+    assert_true(fabs(sl_plan_target_ms(&s) - 60) < 1e-9);
+    struct sl_plan p = {.chunks = chunks};
+    sl_plan_step(&s, 0, &p);
+    assert_true(p.predicted_ms <= 60 && p.predicted_ms > 55);
+    s.late = 100;
+    assert_true(fabs(sl_plan_target_ms(&s) - SL_PLAN_MIN_STRETCH * alone) < 1e-9);
+    s.tpot_wish_ms = 0;
+    assert_true(fabs(sl_plan_target_ms(&s) - 3 * alone) < 1e-9);
+    s.tpot_target_ms = 80;
+    assert_true(fabs(sl_plan_target_ms(&s) - 80) < 1e-9);
+}
+
+/* A prompt that says when it wants its first token does not hold up who comes meanwhile for rows that cost no less. */
+static void prompts_alone_with_wishes_end_their_step_when_rows_are_cheap(void **state)
+{
+    (void)state;
+    struct sl_cost_model cpu = {.n_points = 3, .rows = {1, 16, 512}, .ms = {3, 8, 240}},
+                         gpu = {.n_points = 3, .rows = {1, 512, 1024}, .ms = {10, 20, 90}};
+    static const uint64_t due_us[] = {0, 1000000};
+    for (uint32_t i = 0; i < SL_COUNTOF(due_us); i++) {
+        struct sl_plan_prompt prompt = prompt_of(0, 4000, SL_CHUNK_AUTO);
+        prompt.first_token_us = due_us[i];
+        struct sl_plan_state s = {.cost = &cpu,
+                                  .prompts = &prompt,
+                                  .n_prompts = 1,
+                                  .max_rows = 4096,
+                                  .align = SL_PLAN_ALIGN,
+                                  .stretch = 3,
+                                  .prompt_step_ms = 100};
+        struct sl_plan p = {.chunks = chunks};
+        sl_plan_step(&s, 0, &p);
+        assert_true(due_us[i] ? p.predicted_ms < 30 : p.predicted_ms > 90);
+        assert_true(p.predicted_ms / p.load.prompt_rows < 1.15 * 240 / 512);
+        s.cost = &gpu; /* the whole of a pass pays */
+        sl_plan_step(&s, 0, &p);
+        assert_true(due_us[i] ? p.load.prompt_rows >= 300 && p.predicted_ms < 40 : p.load.prompt_rows > 1000);
+    }
+}
+
 static void prompts_alone_end_their_step_in_time(void **state)
 {
     (void)state;
@@ -411,6 +467,8 @@ int main(void)
         cmocka_unit_test(decode_rows_alone_are_the_plan),
         cmocka_unit_test(prompts_without_decode_rows_are_not_chunked),
         cmocka_unit_test(wish_is_no_tighter_than_what_keeps_prompts_going),
+        cmocka_unit_test(wish_is_planned_for_by_how_late_steps_were),
+        cmocka_unit_test(prompts_alone_with_wishes_end_their_step_when_rows_are_cheap),
         cmocka_unit_test(prompts_alone_end_their_step_in_time),
         cmocka_unit_test(chunk_beside_decode_rows_fills_the_target),
         cmocka_unit_test(growth_of_contexts_meanwhile_does_not_stretch_the_target),
