@@ -1,14 +1,31 @@
 /* kernels/kv_page.c - geometry and size of a KV page, the same on every device. */
 #include "kernels/backend.h"
 
+/* What K and V can be stored as: bytes of a number, and of the scale of a row. */
+static const struct kv_type {
+    enum sl_dtype type;
+    uint32_t value_bytes, scale_bytes;
+} kv_types[] = {{SL_F16, 2, 0}, {SL_BF16, 2, 0}, {SL_F32, 4, 0}, {SL_Q8, 1, 4}, {SL_FP8, 1, 4}};
+
+/* NULL for another. */
+static const struct kv_type *type_of(const struct sl_kv_geometry *g)
+{
+    for (size_t i = 0; i < sizeof kv_types / sizeof *kv_types; i++)
+        if (kv_types[i].type == g->dtype)
+            return &kv_types[i];
+    return NULL;
+}
+
 size_t sl_kv_value_bytes(const struct sl_kv_geometry *g)
 {
-    return g->dtype == SL_Q8 ? g->head_dim : sl_dtype_row_bytes(g->dtype, g->head_dim);
+    const struct kv_type *t = type_of(g);
+    return t ? (size_t)t->value_bytes * g->head_dim : 0;
 }
 
 size_t sl_kv_scale_bytes(const struct sl_kv_geometry *g)
 {
-    return g->dtype == SL_Q8 ? sizeof(float) : 0;
+    const struct kv_type *t = type_of(g);
+    return t ? t->scale_bytes : 0;
 }
 
 size_t sl_kv_page_bytes(const struct sl_kv_geometry *g)
@@ -19,8 +36,9 @@ size_t sl_kv_page_bytes(const struct sl_kv_geometry *g)
 
 enum sl_err sl_kv_geometry_check(const struct sl_kv_geometry *g, uint32_t n_pages, struct sl_why *why)
 {
-    if (g->dtype != SL_F16 && g->dtype != SL_BF16 && g->dtype != SL_F32 && g->dtype != SL_Q8)
-        return sl_why_set(why, SL_EUNSUPPORTED, "KV cannot be stored as %s; expected F16, BF16, F32 or Q8.",
+    if (!type_of(g))
+        return sl_why_set(why, SL_EUNSUPPORTED,
+                          "KV cannot be stored as %s; expected F16, BF16, F32, Q8 or FP8.",
                           sl_dtype_name(g->dtype));
     if (g->head_dim == 0 || g->head_dim % 2 != 0 || g->head_dim > SL_HEAD_DIM_MAX)
         return sl_why_set(why, SL_EUNSUPPORTED,

@@ -177,7 +177,7 @@ size_t sl_dtype_row_bytes(enum sl_dtype type, uint64_t n_cols)
 const char *sl_dtype_name(enum sl_dtype type)
 {
     const struct type_info *t = info(type);
-    return t ? t->name : type == SL_Q8 ? "Q8" : "unknown";
+    return t ? t->name : type == SL_Q8 ? "Q8" : type == SL_FP8 ? "FP8" : "unknown";
 }
 
 void sl_dequant_row(enum sl_dtype type, const void *row, uint64_t n_cols, float *out)

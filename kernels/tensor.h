@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* Values are GGUF's type numbers; SL_Q8 is none of them. */
+/* Values are GGUF's type numbers; SL_Q8 and SL_FP8 are none of them. */
 enum sl_dtype {
     SL_F32 = 0,
     SL_F16 = 1,
@@ -23,7 +23,9 @@ enum sl_dtype {
     SL_Q5_K = 13,
     SL_Q6_K = 14,
     SL_BF16 = 30,
-    SL_Q8 = 256 /* of K and V only: int8 with one float32 scale for a token's row of a head */
+    /* of K and V only, with one float32 scale for a token's row of a head: */
+    SL_Q8 = 256, /* int8 */
+    SL_FP8 = 257 /* e4m3; the scale is a power of two */
 };
 
 #define SL_MATRIX_MAX_ROWS (1u << 28)
@@ -48,10 +50,10 @@ void sl_dequant_row(enum sl_dtype type, const void *row, uint64_t n_cols, float 
 void sl_k_parts(const uint8_t *block, uint32_t i, uint8_t *sc, uint8_t *mn);
 
 /* KV page geometry. One page: [n_layers, 2 (K, V), n_kv_heads] strips, contiguous; a strip: [page_tokens,
- * head_dim] of dtype and, behind it, for SL_Q8 float32 scales [page_tokens]. */
+ * head_dim] of dtype and, behind it, for SL_Q8 and SL_FP8 float32 scales [page_tokens]. */
 struct sl_kv_geometry {
     uint32_t n_layers, n_kv_heads, page_tokens, head_dim;
-    enum sl_dtype dtype; /* SL_F16, SL_BF16, SL_F32, SL_Q8 */
+    enum sl_dtype dtype; /* SL_F16, SL_BF16, SL_F32, SL_Q8, SL_FP8 */
 };
 
 /* A run of consecutive tokens of one sequence inside a batch: a decode row is a run of one. */

@@ -18,8 +18,8 @@
 #include "common/sched/speculate.h"
 #include "common/wire/wire_msg.h"
 
-static const char *const dtype_words[] = {"f16", "bf16", "f32", "q8", NULL};
-static const enum sl_dtype dtype_values[] = {SL_F16, SL_BF16, SL_F32, SL_Q8};
+static const char *const dtype_words[] = {"f16", "bf16", "f32", "q8", "fp8", NULL};
+static const enum sl_dtype dtype_values[] = {SL_F16, SL_BF16, SL_F32, SL_Q8, SL_FP8};
 static const char *const level_words[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 #define AT(member) offsetof(struct sl_node_conf, member)
@@ -55,8 +55,10 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, reserved at start", 1 << 16,
      1e15, NULL},
     {"kv_dtype", SL_CONF_ENUM, AT(kv_dtype_word), "bf16",
-     "type of KV values; q8 (int8) takes half of bf16's memory and reads, and is a little less exact", 0, 0,
-     dtype_words},
+     "type of KV values; q8 (int8) and fp8 (e4m3) take half of bf16's memory and reads, and are a little "
+     "less "
+     "exact, fp8 more so",
+     0, 0, dtype_words},
     {"page_tokens", SL_CONF_U32, AT(page_tokens), "32", "tokens per KV page; the same on all nodes", 1, 4096,
      NULL},
     {"max_batch_tokens", SL_CONF_U32, AT(max_batch_tokens), "8192",

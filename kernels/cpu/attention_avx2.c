@@ -16,6 +16,7 @@
 #include "kernels/cpu/attention_avx2.h"
 
 #include <string.h>
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/isa_avx2.h"
 #include "kernels/cpu/vmath_avx2.h"
 
@@ -600,17 +601,55 @@ static void widen_rows(const struct sl_attn_scratch *s, uint32_t token_bytes, co
     }
 }
 
+/* A row of SL_FP8 as bfloat16, in whole vectors. */
+static void widen_fp8(const uint8_t *from, const uint8_t *scale, uint32_t hd, uint16_t *to)
+{
+    const __m256 worth = _mm256_set1_ps(sl_fp8_scale(scale) * 0x1p8f);
+    for (uint32_t i = 0; i < hd; i += 16) {
+        uint8_t rest[16] = {0};
+        const uint8_t *p = hd - i < 16 ? memcpy(rest, from + i, hd - i) : from + i;
+        /* float16 of 2^-8 the size: the sign in place, 7 bits behind a zero */
+        __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+        h = _mm256_and_si256(_mm256_slli_epi16(h, 7), _mm256_set1_epi16((int16_t)0xbfff));
+        __m256 low = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), worth);
+        __m256 high = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)), worth);
+        __m256i both = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(low), 16),
+                                           _mm256_srli_epi32(_mm256_castps_si256(high), 16));
+        _mm256_store_si256((__m256i *)(void *)(to + i), _mm256_permute4x64_epi64(both, 0xd8));
+    }
+}
+
+/* The block with its rows as bfloat16 in scratch. */
+static void widen_block(const struct sl_attn_scratch *s, uint32_t hd, const struct sl_attn_block *b,
+                        struct sl_attn_block *wide)
+{
+    uint16_t *to = (uint16_t *)(void *)s->wide;
+    uint32_t width = sl_attn_width(hd);
+    wide->n = b->n;
+    for (uint32_t i = 0; i < BLK; i++, to += 2 * (size_t)width) {
+        if (i < b->n) {
+            widen_fp8(b->k[i], b->k_scale[i], hd, to);
+            widen_fp8(b->v[i], b->v_scale[i], hd, to + width);
+        }
+        wide->k[i] = i < b->n ? (const uint8_t *)to : wide->k[b->n - 1];
+        wide->v[i] = i < b->n ? (const uint8_t *)(to + width) : wide->v[b->n - 1];
+    }
+}
+
 static void attend_block(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t r,
                          uint32_t end, const struct sl_attn_seen *seen, const struct sl_attn_block *b,
                          const struct sl_attn_block *next)
 {
     uint32_t hd = t->shape->head_dim;
     struct sl_attn_block wide;
-    if (hd % 16 != 0 && t->kv->g.dtype != SL_Q8) {
+    if (t->kv->g.dtype == SL_FP8) {
+        widen_block(s, hd, b, &wide);
+        b = &wide;
+    } else if (hd % 16 != 0 && t->kv->g.dtype != SL_Q8) {
         widen_rows(s, (uint32_t)t->kv->token_bytes, b, &wide);
         b = &wide;
     }
-    switch (t->kv->g.dtype) {
+    switch (sl_attn_type(t->kv)) {
     case SL_Q8:
         sl_avx2_q8_block(s, r, end, hd, seen, b, next);
         return;

@@ -4,6 +4,7 @@
 #include "kernels/cpu/attention_avx512.h"
 
 #include <float.h>
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/q8.h"
 
 /* Before the first score of a segment. Not -inf, whose difference to the -inf of what a row does not see is
@@ -12,7 +13,7 @@
 
 static int is_pairs(const struct sl_attn_tile *t)
 {
-    return t->kv->g.dtype == SL_BF16;
+    return sl_attn_type(t->kv) == SL_BF16;
 }
 
 static int is_few(const struct sl_attn_tile *t)
@@ -104,15 +105,35 @@ static uint32_t whole_vectors(uint32_t n)
  */
 static int in_place(const struct sl_attn_tile *t)
 {
-    return t->kv->g.page_tokens % LANES == 0 && (t->kv->g.dtype != SL_F16 || is_few(t));
+    enum sl_dtype type = t->kv->g.dtype;
+    return t->kv->g.page_tokens % LANES == 0 && type != SL_FP8 && (type != SL_F16 || is_few(t));
 }
 
-/* n positions of K or V as the kernels take them. */
-static void load_rows(const struct sl_attn_tile *t, const uint8_t *from, uint32_t n, uint8_t *to,
-                      size_t stride)
+/* A row of SL_FP8 as bfloat16. */
+static void widen_fp8(const uint8_t *from, const uint8_t *scale, uint32_t hd, uint8_t *to)
+{
+    const __m512 worth = _mm512_set1_ps(sl_fp8_scale(scale) * 0x1p8f);
+    for (uint32_t i = 0; i < hd; i += 2 * LANES) {
+        __mmask32 mask = hd - i >= 2 * LANES ? 0xffffffffu : (1u << (hd - i)) - 1;
+        /* float16 of 2^-8 the size: the sign in place, 7 bits behind a zero */
+        __m512i h = _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(mask, from + i));
+        h = _mm512_and_si512(_mm512_slli_epi16(h, 7), _mm512_set1_epi16((int16_t)0xbfff));
+        __m512 low = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(h)), worth);
+        __m512 high = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)), worth);
+        _mm512_mask_storeu_epi16(to + 2 * (size_t)i, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
+/* n positions of K or V of one page, and their scales, as the kernels take them. */
+static void load_rows(const struct sl_attn_tile *t, const uint8_t *from, const uint8_t *scales, uint32_t n,
+                      uint8_t *to, size_t stride)
 {
     uint32_t hd = t->shape->head_dim;
     for (uint32_t i = 0; i < n; i++, from += t->kv->token_bytes, to += stride) {
+        if (t->kv->g.dtype == SL_FP8) {
+            widen_fp8(from, scales + i * sizeof(float), hd, to);
+            continue;
+        }
         if (t->kv->g.dtype != SL_F16) {
             memcpy(to, from, t->kv->token_bytes);
             continue;
@@ -132,8 +153,9 @@ static void gather(const struct sl_attn_tile *t, uint32_t pos, uint32_t which, f
     uint8_t *base = (uint8_t *)to;
     for (uint32_t i = b->first; i < b->n;) {
         uint32_t left = page_tokens - (pos + i) % page_tokens, n = left < b->n - i ? left : b->n - i;
-        load_rows(t, sl_kv_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i), n, base + i * b->stride,
-                  b->stride);
+        load_rows(t, sl_kv_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i),
+                  sl_kv_scale_at(t->kv, t->run, t->layer, which, t->kv_head, pos + i), n,
+                  base + i * b->stride, b->stride);
         i += n;
     }
     for (uint32_t g = 0; g < BLK / LANES; g++)
@@ -190,8 +212,7 @@ static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratc
     uint32_t width = sl_attn_width(t->shape->head_dim);
     if (in_place(t))
         return;
-    if (b->type == SL_F16)
-        b->type = SL_F32;
+    b->type = is_pairs(t) ? SL_BF16 : b->type == SL_F16 ? SL_F32 : b->type;
     b->stride = width * (is_q8(t) ? sizeof(int8_t) : is_pairs(t) ? sizeof(uint16_t) : sizeof(float));
     gather(t, pos, 0, s->rows, b);
     gather(t, pos, 1, s->rows + (size_t)BLK * width, b);

@@ -3,15 +3,22 @@
 #include "kernels/cpu/isa_portable.h"
 
 #include <math.h>
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/vmath.h"
 
 #define BLK SL_ATTN_BLOCK
 
-static void load_row(const uint8_t *from, enum sl_dtype type, uint32_t n, uint32_t step, float *to)
+static void load_row(const struct sl_attn_tile *t, uint32_t which, uint32_t pos, uint32_t step, float *to)
 {
-    for (uint32_t i = 0; i < n; i++)
+    const uint8_t *from = sl_kv_at(t->kv, t->run, t->layer, which, t->kv_head, pos);
+    enum sl_dtype type = t->kv->g.dtype;
+    float scale = 1.0f;
+    if (type == SL_FP8)
+        scale = sl_fp8_scale(sl_kv_scale_at(t->kv, t->run, t->layer, which, t->kv_head, pos));
+    for (uint32_t i = 0; i < t->shape->head_dim; i++)
         to[(size_t)i * step] = type == SL_F16    ? sl_f16_load(from + 2 * (size_t)i)
                                : type == SL_BF16 ? sl_bf16_load(from + 2 * (size_t)i)
+                               : type == SL_FP8  ? sl_fp8_to_f32(from[i]) * scale
                                                  : ((const float *)(const void *)from)[i];
 }
 
@@ -25,10 +32,8 @@ static void load_block(const struct sl_attn_tile *t, const struct sl_attn_scratc
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
-        load_row(sl_kv_at(t->kv, t->run, t->layer, 0, t->kv_head, pos + i), t->kv->g.dtype, hd, BLK,
-                 s->k + i);
-        load_row(sl_kv_at(t->kv, t->run, t->layer, 1, t->kv_head, pos + i), t->kv->g.dtype, hd, 1,
-                 s->v + (size_t)i * hd);
+        load_row(t, 0, pos + i, BLK, s->k + i);
+        load_row(t, 1, pos + i, 1, s->v + (size_t)i * hd);
     }
 }
 
@@ -50,7 +55,7 @@ static void load_queries(const struct sl_attn_tile *t, const struct sl_attn_scra
         }
         for (uint32_t i = 0; i < hd; i++)
             s->q[(size_t)(j - t->j0) * hd + i] =
-                t->kv->g.dtype == SL_BF16 ? round_bf16(q[i] * scale) : q[i] * scale;
+                sl_attn_type(t->kv) == SL_BF16 ? round_bf16(q[i] * scale) : q[i] * scale;
     }
 }
 
@@ -167,7 +172,7 @@ void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_sc
                 uint32_t first = sl_attn_first_seen(t->shape, own);
                 if (own >= pos && first < pos + BLK)
                     attend_block(s, r, first > pos ? first - pos : 0,
-                                 own - pos + 1 < BLK ? own - pos + 1 : BLK, hd, t->kv->g.dtype);
+                                 own - pos + 1 < BLK ? own - pos + 1 : BLK, hd, sl_attn_type(t->kv));
             }
         }
         for (uint32_t r = 0; r < n; r++) {

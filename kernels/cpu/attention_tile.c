@@ -40,7 +40,7 @@ static void find_block(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop
     b->n = stop - pos < BLK ? stop - pos : BLK;
     find_rows(t, 0, pos, b->n, b->k);
     find_rows(t, 1, pos, b->n, b->v);
-    if (t->kv->g.dtype != SL_Q8)
+    if (!t->kv->scale_bytes)
         return;
     find_scales(t, 0, pos, b->n, b->k_scale);
     find_scales(t, 1, pos, b->n, b->v_scale);
@@ -153,7 +153,7 @@ void sl_attn_walk_tile(const struct sl_attn_loops *loops, const struct sl_attn_t
     uint32_t stop = t->seg1 * SL_ATTN_SEG < last + 1 ? t->seg1 * SL_ATTN_SEG : last + 1;
     float scale = SL_LOG2E * sl_attn_score_scale(t->shape);
     for (uint32_t r = 0; r < n_rows; r++)
-        loops->query(t->qkv + head_at(t, r, t->qkv_stride), hd, scale, t->kv->g.dtype, s, r);
+        loops->query(t->qkv + head_at(t, r, t->qkv_stride), hd, scale, sl_attn_type(t->kv), s, r);
     clear(n_rows, width, s->total, s->total_m, s->total_l);
     for (uint32_t start = t->seg0 * SL_ATTN_SEG; start < stop; start += SL_ATTN_SEG) {
         clear(n_rows, width, s->acc, s->m, s->l);

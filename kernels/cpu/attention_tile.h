@@ -9,7 +9,8 @@
 struct sl_attn_block {
     uint32_t n; /* positions; the addresses behind repeat the last, so that they may be read */
     const uint8_t *k[SL_ATTN_BLOCK], *v[SL_ATTN_BLOCK];
-    const uint8_t *k_scale[SL_ATTN_BLOCK], *v_scale[SL_ATTN_BLOCK]; /* of any alignment; SL_Q8 only */
+    const uint8_t *k_scale[SL_ATTN_BLOCK],
+        *v_scale[SL_ATTN_BLOCK]; /* of any alignment; of types that have them */
 };
 
 /* What the rows of a tile see of a block. */

@@ -21,7 +21,7 @@
  * over d by (d, d + 1), over positions by (i, i + 1) with i even, the odd one first; a partner that is not
  * seen counts as zero times zero; p comes from a shorter polynomial. It is faster; its error of 2^-9 /
  * sqrt(3) in each factor is a fifth of that of int8 activations. float16 and float32 K and V are computed
- * with in float32.
+ * with in float32. e4m3 (SL_FP8, fp8.h) is read as the bfloat16 numbers it stands for.
  *
  * With K and V in int8 (SL_Q8), scale(K)[i] and scale(V)[i] of position i, q and p become integers too (q8.h)
  * and products are exact sums of integers:

@@ -255,8 +255,9 @@ struct sl_cpu_isa {
     void (*rotate)(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                    const float *sin_in);
     void (*kv_store)(const float *x, uint32_t n, enum sl_dtype type, void *to);
-    /* SL_Q8: as quant_row, with one scale for the row; the scale may have any alignment. */
-    void (*kv_quantise)(const float *x, uint32_t n, int8_t *to, void *scale);
+    /* SL_Q8: as quant_row, with one scale for the row; the scale may have any alignment. SL_FP8: sl_fp8_row()
+     */
+    void (*kv_quantise)(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale);
     /* The arithmetic of the three: cpu_attention.c. */
     void (*attn_tile)(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);
     /* Adds a segment (acc, m, l) to the segments before it. */
@@ -310,6 +311,7 @@ struct sl_kv {
     uint32_t page_heads;            /* KV heads of a page: of a part more than g has */
     size_t page_bytes, strip_bytes; /* strip: one layer, K or V, head */
     size_t token_bytes;             /* from one token's values to the next one's */
+    size_t scale_bytes;             /* of its scale; 0 = the type has none */
     uint8_t *base;                  /* of a part: its first strip of page 0 */
     size_t bytes;                   /* of a part: 0, the memory is another's */
     struct sl_thread toucher;
@@ -332,13 +334,19 @@ static inline uint8_t *sl_kv_at(const struct sl_kv *kv, const struct sl_batch_ru
     return sl_kv_strip(kv, page, layer, which, head) + (size_t)(pos % kv->g.page_tokens) * kv->token_bytes;
 }
 
-/* Where the scale of position pos lies, of any alignment; SL_Q8 only. */
+/* Where the scale of position pos lies, of any alignment; of types that have one. */
 static inline uint8_t *sl_kv_scale_at(const struct sl_kv *kv, const struct sl_batch_run *run, uint32_t layer,
                                       uint32_t which, uint32_t head, uint32_t pos)
 {
     uint32_t page = run->pages[pos / kv->g.page_tokens];
     return sl_kv_strip(kv, page, layer, which, head) + kv->g.page_tokens * kv->token_bytes +
-           pos % kv->g.page_tokens * sizeof(float);
+           pos % kv->g.page_tokens * kv->scale_bytes;
+}
+
+/* What attention takes K and V as: SL_FP8 is read as the bfloat16 numbers it stands for. */
+static inline enum sl_dtype sl_attn_type(const struct sl_kv *kv)
+{
+    return kv->g.dtype == SL_FP8 ? SL_BF16 : kv->g.dtype;
 }
 
 /* Columns of a row of x that the prologue makes k of. */

@@ -45,7 +45,8 @@ enum sl_err sl_cpu_kv_open(struct sl_dev *d, const struct sl_kv_geometry *g, uin
     kv->page_heads = g->n_kv_heads;
     kv->page_bytes = page_bytes;
     kv->token_bytes = sl_kv_value_bytes(g);
-    kv->strip_bytes = (kv->token_bytes + sl_kv_scale_bytes(g)) * g->page_tokens;
+    kv->scale_bytes = sl_kv_scale_bytes(g);
+    kv->strip_bytes = (kv->token_bytes + kv->scale_bytes) * g->page_tokens;
     kv->base = base;
     kv->bytes = page_bytes * n_pages;
     atomic_init(&kv->closing, false);
@@ -68,6 +69,7 @@ enum sl_err sl_cpu_kv_part(struct sl_dev *d, struct sl_kv *kv, uint32_t first_he
     part->page_bytes = kv->page_bytes;
     part->strip_bytes = kv->strip_bytes;
     part->token_bytes = kv->token_bytes;
+    part->scale_bytes = kv->scale_bytes;
     part->base = kv->base + first_head * kv->strip_bytes;
     *out = part;
     return SL_OK;

@@ -36,8 +36,8 @@ static void store_head(const struct rope_job *j, const struct sl_batch_run *run,
 {
     const struct sl_cpu_isa *isa = j->d->isa;
     uint8_t *to = sl_kv_at(j->kv, run, j->layer, which, head, pos);
-    if (j->kv->g.dtype == SL_Q8)
-        isa->kv_quantise(x, j->s->head_dim, (int8_t *)to,
+    if (j->kv->scale_bytes)
+        isa->kv_quantise(x, j->s->head_dim, j->kv->g.dtype, to,
                          sl_kv_scale_at(j->kv, run, j->layer, which, head, pos));
     else
         isa->kv_store(x, j->s->head_dim, j->kv->g.dtype, to);

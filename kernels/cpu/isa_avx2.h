@@ -16,7 +16,7 @@ void sl_avx2_angles(uint32_t pos, const float *freq, uint32_t n, float *cos_out,
 void sl_avx2_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                     const float *sin_in);
 void sl_avx2_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to);
-void sl_avx2_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale);
+void sl_avx2_kv_quantise(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale);
 void sl_avx2_panel(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0, uint32_t r1,
                    const struct sl_store *to);
 void sl_avx2_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);

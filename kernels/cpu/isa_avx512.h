@@ -17,7 +17,7 @@ void sl_avx512_angles(uint32_t pos, const float *freq, uint32_t n, float *cos_ou
 void sl_avx512_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                       const float *sin_in);
 void sl_avx512_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to);
-void sl_avx512_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale);
+void sl_avx512_kv_quantise(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale);
 void sl_avx512_panel(const struct sl_segment *w, uint32_t p, const struct sl_acts *x, uint32_t r0,
                      uint32_t r1, const struct sl_store *to);
 void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);

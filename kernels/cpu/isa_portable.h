@@ -17,7 +17,7 @@ void sl_portable_angles(uint32_t pos, const float *freq, uint32_t n, float *cos_
 void sl_portable_rotate(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                         const float *sin_in);
 void sl_portable_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to);
-void sl_portable_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale);
+void sl_portable_kv_quantise(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale);
 void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);
 /* attention_q8_portable.c: query row r of a tile, the n positions of a block, and one against the other. */
 void sl_portable_q8_query(const float *q, uint32_t head_dim, float scale, const struct sl_attn_scratch *s,

@@ -495,6 +495,7 @@ void sl_avx512_panel(const struct sl_segment *w, uint32_t p, const struct sl_act
         panel_quantised(SL_Q6_K, w, p, x, r0, r1, to);
         return;
     case SL_Q8: /* of K and V only */
+    case SL_FP8:
         return;
     }
 }

@@ -8,14 +8,44 @@
 
 /* Where a row of K or V lies. */
 struct place {
-    uint8_t *values, *scale; /* scale of SL_Q8 only */
+    uint8_t *values, *scale; /* scale of SL_Q8 and SL_FP8 only */
 };
 
 static struct place place_of(const struct sl_kv *kv, const struct sl_batch_run *run, uint32_t layer,
                              uint32_t which, uint32_t head, uint32_t pos)
 {
-    uint8_t *scale = kv->g.dtype == SL_Q8 ? sl_kv_scale_at(kv, run, layer, which, head, pos) : NULL;
+    uint8_t *scale = kv->scale_bytes ? sl_kv_scale_at(kv, run, layer, which, head, pos) : NULL;
     return (struct place){sl_kv_at(kv, run, layer, which, head, pos), scale};
+}
+
+/* The nearest of e4m3's numbers: |x| in [2^(e - 1), 2^e) has 8 steps, and so has all below 2^-6. */
+static uint8_t e4m3_of(float x)
+{
+    int e;
+    frexpf(x, &e);
+    e = x == 0.0f || e < -5 ? -5 : e;
+    int steps = (int)rintf(ldexpf(fabsf(x), 4 - e));
+    return (uint8_t)((signbit(x) ? 0x80 : 0) | ((e + 5) * 8 + steps));
+}
+
+static float e4m3_number(uint8_t b)
+{
+    int e = b >> 3 & 15, m = b & 7;
+    float size = e == 0 ? ldexpf((float)m, -9) : ldexpf((float)(8 + m), e - 10);
+    return b & 0x80 ? -size : size;
+}
+
+/* Scaled by a power of two so that the greatest lies in (224, 448], when 2^7 is enough for that. */
+static void store_row_fp8(const float *x, uint32_t n, float most, struct place to)
+{
+    int e;
+    float half = frexpf(most, &e); /* 448 = 0.875 * 2^9 */
+    e = half > 0.875f ? e - 8 : e - 9;
+    e = e > 7 ? 7 : e;
+    float scale = most < 0x1p-100f ? 0.0f : ldexpf(1, e);
+    memcpy(to.scale, &scale, sizeof scale);
+    for (uint32_t i = 0; i < n; i++)
+        to.values[i] = e4m3_of(scale > 0.0f ? fmaxf(fminf(x[i] / scale, 448), -448) : 0.0f);
 }
 
 static void store_row(const float *x, uint32_t n, enum sl_dtype type, struct place to)
@@ -23,6 +53,10 @@ static void store_row(const float *x, uint32_t n, enum sl_dtype type, struct pla
     float most = 0.0f;
     for (uint32_t i = 0; i < n; i++)
         most = fmaxf(most, fabsf(x[i]));
+    if (type == SL_FP8) {
+        store_row_fp8(x, n, most, to);
+        return;
+    }
     float scale = most * (1.0f / 127.0f), up = most > 0.0f ? 127.0f / most : 0.0f;
     if (type == SL_Q8)
         memcpy(to.scale, &scale, sizeof scale);
@@ -40,13 +74,13 @@ static void store_row(const float *x, uint32_t n, enum sl_dtype type, struct pla
 static void load_row(struct place from, uint32_t n, enum sl_dtype type, float *x)
 {
     float scale;
-    if (type != SL_Q8) {
+    if (!from.scale) {
         sl_dequant_row(type, from.values, n, x);
         return;
     }
     memcpy(&scale, from.scale, sizeof scale);
     for (uint32_t i = 0; i < n; i++)
-        x[i] = scale * (float)(int8_t)from.values[i];
+        x[i] = scale * (type == SL_FP8 ? e4m3_number(from.values[i]) : (float)(int8_t)from.values[i]);
 }
 
 static void rotate(const struct sl_dev *d, const struct sl_attn_shape *s, uint32_t pos, float *head)

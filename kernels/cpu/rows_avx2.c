@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/isa_avx2.h"
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/q8.h"
 #include "kernels/cpu/vmath_avx2.h"
 
@@ -214,7 +215,7 @@ void sl_avx2_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to)
         h[i] = sl_f32_to_f16(x[i]);
 }
 
-void sl_avx2_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
+static void quantise_int8(const float *x, uint32_t n, int8_t *to, void *scale)
 {
     __m256 sizes = _mm256_setzero_ps();
     uint32_t whole = n / 8 * 8, i = 0;
@@ -231,4 +232,12 @@ void sl_avx2_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
     for (; i < n; i++)
         to[i] = (int8_t)sl_q8_round(x[i] * up, SL_Q8_VALUE);
     memcpy(scale, &worth, sizeof worth);
+}
+
+void sl_avx2_kv_quantise(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale)
+{
+    if (type == SL_FP8)
+        sl_fp8_row(x, n, to, scale);
+    else
+        quantise_int8(x, n, to, scale);
 }

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/isa_avx512.h"
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/q8.h"
 #include "kernels/cpu/vmath_avx512.h"
 
@@ -176,7 +177,7 @@ void sl_avx512_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *to
     }
 }
 
-void sl_avx512_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
+static void quantise_int8(const float *x, uint32_t n, int8_t *to, void *scale)
 {
     const __m512 top = _mm512_set1_ps(SL_Q8_VALUE), bottom = _mm512_set1_ps(-SL_Q8_VALUE);
     __m512 sizes = _mm512_setzero_ps();
@@ -190,4 +191,12 @@ void sl_avx512_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
         _mm512_mask_cvtepi32_storeu_epi8(to + i, lanes(i, n), q);
     }
     memcpy(scale, &worth, sizeof worth);
+}
+
+void sl_avx512_kv_quantise(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale)
+{
+    if (type == SL_FP8)
+        sl_fp8_row(x, n, to, scale);
+    else
+        quantise_int8(x, n, to, scale);
 }

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/q8.h"
 #include "kernels/cpu/vmath.h"
 
@@ -123,10 +124,18 @@ void sl_portable_kv_store(const float *x, uint32_t n, enum sl_dtype type, void *
         sl_portable_bf16_row(x, n, h);
 }
 
-void sl_portable_kv_quantise(const float *x, uint32_t n, int8_t *to, void *scale)
+static void quantise_int8(const float *x, uint32_t n, int8_t *to, void *scale)
 {
     float most = sl_q8_most(x, n), up = sl_q8_up(most, SL_Q8_VALUE), worth = sl_q8_scale(most, SL_Q8_VALUE);
     for (uint32_t i = 0; i < n; i++)
         to[i] = (int8_t)sl_q8_round(x[i] * up, SL_Q8_VALUE);
     memcpy(scale, &worth, sizeof worth);
+}
+
+void sl_portable_kv_quantise(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale)
+{
+    if (type == SL_FP8)
+        sl_fp8_row(x, n, to, scale);
+    else
+        quantise_int8(x, n, to, scale);
 }

@@ -1,4 +1,4 @@
-/* kernels/cuda/cu_attention_tile.cu - attention on tensor cores, for K and V in bfloat16 or as SL_Q8.
+/* kernels/cuda/cu_attention_tile.cu - attention on tensor cores, for K and V in bfloat16, as SL_Q8 or as SL_FP8.
  *
  * A fixed grid: each block works off its list of items, which lies in device memory. An item is a tile of
  * query rows of one K and V head over a stretch of positions. K and V come through shared memory in blocks of
@@ -13,7 +13,8 @@
  * sees are zeros in shared memory, whatever lies in the pages.
  *
  * Of SL_Q8 the integers go through the products, which bfloat16 holds exactly; a position's scale of K is put on its
- * column of scores, and that of V on its column of weights.
+ * column of scores, and that of V on its column of weights. SL_FP8 becomes bfloat16, scale and all, which is
+ * exact: on its way into shared memory, for one conversion of each number.
  *
  * Structure: FlashAttention-2 (Dao, 2023). Fragments: PTX ISA, mma.m16n8k16. */
 #include <math.h>
@@ -83,20 +84,26 @@ CU_FN void load_block(const struct cu_tile_args *a, const struct cu_item *it, st
     }
 }
 
-/* Eight integers as bfloat16. */
-CU_FN void widen(uint16_t *to, const uint8_t *from, int seen)
+/* Two integers, or two of e4m3 times the scale, as bfloat16. */
+CU_FN uint32_t widen_pair(uint32_t two, float scale, const enum sl_dtype type)
+{
+    if (type == SL_Q8)
+        return cu_bf16_pair((float)(int8_t)(uint8_t)two, (float)(int8_t)(uint8_t)(two >> 8));
+    float factor = scale * 0x1p120f;
+    return cu_bf16_mul_pair(cu_fp8_to_bf16(two), cu_bf16_pair(factor, factor));
+}
+
+CU_FN void widen(uint16_t *to, const uint8_t *from, float scale, int seen, const enum sl_dtype type)
 {
     uint32_t *pairs = (uint32_t *)to;
     CU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        uint32_t four = seen ? ((const uint32_t *)from)[i / 2] >> i % 2 * 16 : 0;
-        pairs[i] = cu_bf16_pair((float)(int8_t)(uint8_t)four, (float)(int8_t)(uint8_t)(four >> 8));
-    }
+    for (int i = 0; i < 4; i++)
+        pairs[i] = seen ? widen_pair(((const uint32_t *)from)[i / 2] >> i % 2 * 16, scale, type) : 0;
 }
 
-/* The same as load_block, of SL_Q8; the stage is there after a barrier. */
-CU_FN void load_block_q8(const struct cu_tile_args *a, const struct cu_item *it, struct kv_stages *sh,
-                         int stage, uint32_t pos0, const int head_dim)
+/* The same as load_block, of types of a byte; the stage is there after a barrier. */
+CU_FN void load_bytes(const struct cu_tile_args *a, const struct cu_item *it, struct kv_stages *sh, int stage,
+                      uint32_t pos0, const enum sl_dtype type, const int head_dim)
 {
     const uint32_t per_row = head_dim / 8, rows_at_once = THREADS / per_row;
     uint32_t col = threadIdx.x % per_row * 8;
@@ -106,11 +113,12 @@ CU_FN void load_block_q8(const struct cu_tile_args *a, const struct cu_item *it,
         int seen = pos >= it->kv_first && pos < it->kv_end;
         struct cu_kv_row k = cu_kv_at(&a->kv, pages, 0, it->kv_head, seen ? pos : it->kv_first);
         struct cu_kv_row v = cu_kv_at(&a->kv, pages, 1, it->kv_head, seen ? pos : it->kv_first);
-        widen(&sh->k[stage][r][col], k.values + col, seen);
-        widen(&sh->v[stage][r][col], v.values + col, seen);
-        if (col == 0) {
-            sh->k_scale[stage][r] = seen ? cu_kv_scale(&a->kv, k) : 0.0f;
-            sh->v_scale[stage][r] = seen ? cu_kv_scale(&a->kv, v) : 0.0f;
+        float k_scale = seen ? cu_kv_scale(&a->kv, k) : 0.0f, v_scale = seen ? cu_kv_scale(&a->kv, v) : 0.0f;
+        widen(&sh->k[stage][r][col], k.values + col, k_scale, seen, type);
+        widen(&sh->v[stage][r][col], v.values + col, v_scale, seen, type);
+        if (type == SL_Q8 && col == 0) {
+            sh->k_scale[stage][r] = k_scale;
+            sh->v_scale[stage][r] = v_scale;
         }
     }
 }
@@ -128,12 +136,12 @@ CU_FN void scale_columns(float s[TILES_S][4], const float *scales, uint32_t r0, 
 }
 
 CU_FN void load_stage(const struct cu_tile_args *a, const struct cu_item *it, struct kv_stages *sh, int stage,
-                      uint32_t pos0, const int q8, const int head_dim)
+                      uint32_t pos0, const enum sl_dtype type, const int head_dim)
 {
-    if (q8)
-        load_block_q8(a, it, sh, stage, pos0, head_dim);
-    else
+    if (type == SL_BF16)
         load_block(a, it, sh, stage, pos0, head_dim);
+    else
+        load_bytes(a, it, sh, stage, pos0, type, head_dim);
     cu_cp_async_commit();
 }
 
@@ -363,17 +371,17 @@ CU_FN void store_small(const struct tile_state *t, const struct cu_tile_args *a,
 }
 
 CU_FN void run_item(const struct cu_tile_args *a, const struct cu_item *it, union tile_shared *sh,
-                    const int small, const int q8, const int head_dim)
+                    const int small, const enum sl_dtype type, const int head_dim)
 {
     uint32_t warp = threadIdx.x / CU_WARP, m0 = small ? 0 : warp * MMA_M, r0 = small ? warp * MMA_M : 0;
-    const int n_tiles = small ? MMA_M / MMA_N : TILES_S;
+    const int n_tiles = small ? MMA_M / MMA_N : TILES_S, q8 = type == SL_Q8;
     struct tile_state t;
-    load_stage(a, it, &sh->kv, 0, it->kv_begin, q8, head_dim);
+    load_stage(a, it, &sh->kv, 0, it->kv_begin, type, head_dim);
     state_init(&t, a, it, m0, head_dim);
     int stage = 0;
     for (uint32_t pos0 = it->kv_begin; pos0 < it->kv_end; pos0 += CU_KV_BLOCK, stage ^= 1) {
         if (pos0 + CU_KV_BLOCK < it->kv_end)
-            load_stage(a, it, &sh->kv, stage ^ 1, pos0 + CU_KV_BLOCK, q8, head_dim);
+            load_stage(a, it, &sh->kv, stage ^ 1, pos0 + CU_KV_BLOCK, type, head_dim);
         else
             cu_cp_async_commit();
         cu_cp_async_wait(1);
@@ -396,35 +404,46 @@ CU_FN void run_item(const struct cu_tile_args *a, const struct cu_item *it, unio
     cu_sync_block(); /* shared memory is free for the next item */
 }
 
-CU_FN void run_items(const struct cu_tile_args *a, union tile_shared *sh, const int q8, const int head_dim)
+CU_FN void run_items(const struct cu_tile_args *a, union tile_shared *sh, const enum sl_dtype type,
+                     const int head_dim)
 {
     for (uint32_t i = a->block_items[blockIdx.x]; i < a->block_items[blockIdx.x + 1]; i++) {
         const struct cu_item it = a->items[i];
         if (it.tile == CU_SMALL_TILE)
-            run_item(a, &it, sh, 1, q8, head_dim);
+            run_item(a, &it, sh, 1, type, head_dim);
         else
-            run_item(a, &it, sh, 0, q8, head_dim);
+            run_item(a, &it, sh, 0, type, head_dim);
     }
 }
 
 CU_KERNEL(attention_tile_64_kernel, struct cu_tile_args, THREADS, 2)
 {
-    run_items(a, CU_SHARED(union tile_shared), 0, 64);
+    run_items(a, CU_SHARED(union tile_shared), SL_BF16, 64);
 }
 
 CU_KERNEL(attention_tile_128_kernel, struct cu_tile_args, THREADS, 2)
 {
-    run_items(a, CU_SHARED(union tile_shared), 0, 128);
+    run_items(a, CU_SHARED(union tile_shared), SL_BF16, 128);
 }
 
 CU_KERNEL(attention_tile_q8_64_kernel, struct cu_tile_args, THREADS, 2)
 {
-    run_items(a, CU_SHARED(union tile_shared), 1, 64);
+    run_items(a, CU_SHARED(union tile_shared), SL_Q8, 64);
 }
 
 CU_KERNEL(attention_tile_q8_128_kernel, struct cu_tile_args, THREADS, 2)
 {
-    run_items(a, CU_SHARED(union tile_shared), 1, 128);
+    run_items(a, CU_SHARED(union tile_shared), SL_Q8, 128);
+}
+
+CU_KERNEL(attention_tile_fp8_64_kernel, struct cu_tile_args, THREADS, 2)
+{
+    run_items(a, CU_SHARED(union tile_shared), SL_FP8, 64);
+}
+
+CU_KERNEL(attention_tile_fp8_128_kernel, struct cu_tile_args, THREADS, 2)
+{
+    run_items(a, CU_SHARED(union tile_shared), SL_FP8, 128);
 }
 
 /* A block per row and head at a time: a thread is an element. */
@@ -449,19 +468,35 @@ CU_KERNEL(attention_merge_kernel, struct cu_merge_args, THREADS, 1)
     }
 }
 
+/* The kernel for heads of 64, or of 128. */
+static const struct tile_kernel {
+    enum sl_dtype type;
+    const void *of_64, *of_128;
+} tile_kernels[] = {
+    {SL_BF16, (const void *)attention_tile_64_kernel, (const void *)attention_tile_128_kernel},
+    {SL_Q8, (const void *)attention_tile_q8_64_kernel, (const void *)attention_tile_q8_128_kernel},
+    {SL_FP8, (const void *)attention_tile_fp8_64_kernel, (const void *)attention_tile_fp8_128_kernel}};
+
+/* NULL: there is none. */
+static const void *kernel_of(const struct cu_pages *kv)
+{
+    for (size_t i = 0; i < sizeof tile_kernels / sizeof *tile_kernels; i++)
+        if (tile_kernels[i].type == kv->dtype)
+            return kv->head_dim == 64    ? tile_kernels[i].of_64
+                   : kv->head_dim == 128 ? tile_kernels[i].of_128
+                                         : NULL;
+    return NULL;
+}
+
 int cu_attention_tile_fits(const struct cu_pages *kv)
 {
-    return (kv->dtype == SL_BF16 || kv->dtype == SL_Q8) && (kv->head_dim == 64 || kv->head_dim == 128);
+    return kernel_of(kv) != NULL;
 }
 
 void cu_attention_tile(struct cu_stream *s, uint32_t n_blocks, const struct cu_tile_args *a)
 {
-    static const void *const kernels[2][2] = {
-        {(const void *)attention_tile_64_kernel, (const void *)attention_tile_128_kernel},
-        {(const void *)attention_tile_q8_64_kernel, (const void *)attention_tile_q8_128_kernel}};
-    const void *kernel = kernels[a->kv.dtype == SL_Q8][a->kv.head_dim == 128];
-    struct cu_launch l = {"attention_tile",          kernel, n_blocks, 1, THREADS,
-                          sizeof(union tile_shared), a,      sizeof *a};
+    struct cu_launch l = {"attention_tile", kernel_of(&a->kv),         n_blocks, 1,
+                          THREADS,          sizeof(union tile_shared), a,        sizeof *a};
     cu_launch(s, &l);
 }
 

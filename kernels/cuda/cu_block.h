@@ -33,7 +33,7 @@ CU_FN float cu_block_max(float x, float *scratch, uint32_t n_threads)
     return x;
 }
 
-/* Where a head's K (which 0) or V (which 1) of a position lie: values, and its scale (SL_Q8). */
+/* Where a head's K (which 0) or V (which 1) of a position lie: values, and the scale of types that have one. */
 struct cu_kv_row {
     uint8_t *values, *scale;
 };
@@ -54,6 +54,8 @@ CU_FN float cu_kv_load(const struct cu_pages *kv, struct cu_kv_row row, uint32_t
 {
     if (kv->dtype == SL_Q8)
         return (float)(int8_t)row.values[i];
+    if (kv->dtype == SL_FP8)
+        return cu_fp8_float(row.values[i]);
     if (kv->dtype == SL_F32)
         return ((const float *)row.values)[i];
     uint16_t h = ((const uint16_t *)row.values)[i];
@@ -63,7 +65,7 @@ CU_FN float cu_kv_load(const struct cu_pages *kv, struct cu_kv_row row, uint32_t
 /* What the row's numbers are worth. A scale may lie at any address: behind a page's odd number of values. */
 CU_FN float cu_kv_scale(const struct cu_pages *kv, struct cu_kv_row row)
 {
-    if (kv->dtype != SL_Q8)
+    if (kv->dtype != SL_Q8 && kv->dtype != SL_FP8)
         return 1.0f;
     const uint8_t *p = row.scale;
     if ((uintptr_t)p % sizeof(float) == 0)

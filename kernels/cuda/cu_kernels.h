@@ -138,7 +138,7 @@ struct cu_merge {
 };
 
 struct cu_tile_args {
-    struct cu_pages kv; /* bfloat16, head_dim 64 or 128 */
+    struct cu_pages kv; /* as cu_attention_tile_fits() has it */
     const uint32_t *page_list;
     const uint32_t
         *block_items; /* [n_blocks + 1]: items of block i are [block_items[i], block_items[i + 1]) */

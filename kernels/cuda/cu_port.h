@@ -29,6 +29,10 @@
  *   cu_ldmatrix_x4_trans(r, row)
  *   cu_mma_bf16(d, a, b0, b1)  d[16, 8] += a[16, 16] b[16, 8], fragments as in PTX's mma.m16n8k16
  *   cu_bf16_of(x), cu_bf16_float(h), cu_bf16_pair(low, high), cu_f16_of(x), cu_f16_float(h)
+ *   cu_fp8_pair(low, high), cu_fp8_float(b), cu_fp8_to_bf16(two)
+ *                              two numbers of e4m3, of at most 448; one as float32; two as 2^-120 of what they
+ *                              are worth in bfloat16
+ *   cu_bf16_mul_pair(x, y)     products of two pairs of bfloat16
  *   cu_rint(x)                 to the nearest whole number, to even between two
  *   cu_exp(x), cu_exp2(x), cu_rsqrt(x), cu_tanh(x), cu_sincos(x, &sin, &cos)
  *                              of single precision, none of them the fast approximation but exp2
@@ -47,6 +51,34 @@
 #endif
 
 #define CU_WARP 32
+
+#if !defined(CU_HAS_FP8) /* no instruction: as kernels/cpu/fp8.h has it */
+CU_FN uint32_t cu_fp8_of(float x)
+{
+    uint32_t u = cu_float_bits(x), a = u & 0x7fffffff,
+             unit = 0x46800000; /* 2^14, a float32 in steps of 2^-9 */
+    uint32_t normal = (a - 0x3c000000 + 0x7ffff + (a >> 20 & 1)) >> 20;
+    uint32_t subnormal = cu_float_bits(cu_bits_float(a) + cu_bits_float(unit)) - unit;
+    return (u >> 24 & 0x80) | (a < 0x3c800000 ? subnormal : normal);
+}
+
+CU_FN uint32_t cu_fp8_pair(float low, float high)
+{
+    return cu_fp8_of(high) << 8 | cu_fp8_of(low);
+}
+#endif
+
+CU_FN float cu_fp8_float(uint8_t b)
+{
+    return cu_f16_float((uint16_t)((b & 0x80) << 8 | (b & 0x7f) << 7)) * 256.0f;
+}
+
+CU_FN uint32_t cu_fp8_to_bf16(uint32_t two)
+{
+    uint32_t high = (two & 0xff) << 8 | (two & 0xff00)
+                                            << 16; /* in the upper halves: the signs are in place */
+    return (high & 0x80008000) | (high >> 4 & 0x07f007f0);
+}
 
 /* Sum and maximum over the 32 lanes, in every lane; always in the same order. */
 CU_FN float cu_warp_sum(float x)

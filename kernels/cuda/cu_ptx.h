@@ -131,6 +131,23 @@ CU_FN uint32_t cu_bf16_pair(float low, float high)
     return (uint32_t)__bfloat16_as_ushort(p.y) << 16 | __bfloat16_as_ushort(p.x);
 }
 
+CU_FN uint32_t cu_bf16_mul_pair(uint32_t x, uint32_t y)
+{
+    uint32_t product, minus_zero = 0x80008000;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(x), "r"(y), "r"(minus_zero));
+    return product;
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define CU_HAS_FP8
+CU_FN uint32_t cu_fp8_pair(float low, float high)
+{
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+#endif
+
 CU_FN uint16_t cu_f16_of(float x)
 {
     return __half_as_ushort(__float2half_rn(x));

@@ -28,32 +28,67 @@ CU_FN void rotate_head(float *head, const struct cu_rope_args *a, uint32_t pos)
     }
 }
 
+/* The greatest size in a head; NaN is passed over. */
+CU_FN float most_of(const float *head, uint32_t n)
+{
+    float most = 0.0f;
+    for (uint32_t i = threadIdx.x % CU_WARP; i < n; i += CU_WARP) {
+        float x = head[i] < 0.0f ? -head[i] : head[i];
+        most = x > most ? x : most;
+    }
+    return cu_warp_max(most);
+}
+
+/* A scale, of any alignment. */
+CU_FN void store_scale(struct cu_kv_row to, float scale)
+{
+    uint32_t lane = threadIdx.x % CU_WARP;
+    if (lane < sizeof scale)
+        to.scale[lane] = (uint8_t)(cu_float_bits(scale) >> 8 * lane);
+}
+
+CU_FN float clamp(float x, float top)
+{
+    x = x < top ? x : top; /* so NaN becomes top */
+    return x > -top ? x : -top;
+}
+
 /* As kernels/cpu/q8.h has it, to the bit. */
 CU_FN void store_q8(struct cu_kv_row to, const float *head, uint32_t n)
 {
     const float top = 127.0f;
-    uint32_t lane = threadIdx.x % CU_WARP;
-    float most = 0.0f; /* NaN is passed over */
-    for (uint32_t i = lane; i < n; i += CU_WARP) {
-        float x = head[i] < 0.0f ? -head[i] : head[i];
-        most = x > most ? x : most;
-    }
-    most = cu_warp_max(most);
+    float most = most_of(head, n);
     int none = most < 0x1p-100f;
     float up = none ? 0.0f : top / most, scale = none ? 0.0f : most * (1.0f / top);
-    for (uint32_t i = lane; i < n; i += CU_WARP) {
-        float v = cu_rint(head[i] * up);
-        v = v < top ? v : top;
-        to.values[i] = (uint8_t)(int8_t)(v > -top ? v : -top);
+    for (uint32_t i = threadIdx.x % CU_WARP; i < n; i += CU_WARP)
+        to.values[i] = (uint8_t)(int8_t)clamp(cu_rint(head[i] * up), top);
+    store_scale(to, scale);
+}
+
+/* As kernels/cpu/fp8.h has it, to the bit. */
+CU_FN void store_fp8(struct cu_kv_row to, const float *head, uint32_t n)
+{
+    const float top = 448.0f;
+    const uint32_t highest = 134;
+    uint32_t most = cu_float_bits(most_of(head, n)), e = ((most + 0x1fffff) >> 23) - 8;
+    e = most < 0x0d800000 ? 0 : e < highest ? e : highest;
+    float up = e ? cu_bits_float((254 - e) << 23) : 0.0f;
+    for (uint32_t i = threadIdx.x % CU_WARP * 2; i < n; i += CU_WARP * 2) { /* n is even */
+        uint32_t pair = cu_fp8_pair(clamp(head[i] * up, top), clamp(head[i + 1] * up, top));
+        to.values[i] = (uint8_t)pair;
+        to.values[i + 1] = (uint8_t)(pair >> 8);
     }
-    if (lane < sizeof scale)
-        to.scale[lane] = (uint8_t)(cu_float_bits(scale) >> 8 * lane);
+    store_scale(to, cu_bits_float(e << 23));
 }
 
 CU_FN void store_head(const struct cu_pages *kv, struct cu_kv_row to, const float *head)
 {
     if (kv->dtype == SL_Q8) {
         store_q8(to, head, kv->head_dim);
+        return;
+    }
+    if (kv->dtype == SL_FP8) {
+        store_fp8(to, head, kv->head_dim);
         return;
     }
     for (uint32_t i = threadIdx.x % CU_WARP; i < kv->head_dim; i += CU_WARP) {

@@ -237,7 +237,7 @@ def main():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--models", default=",".join(MODELS), help="of engine: " + ", ".join(MODELS))
     p.add_argument("--model", default=DEFAULT_MODEL, help="of stall and handover")
-    p.add_argument("--kv", default="bf16", help="Sluice's KV type in engine and stall: bf16, f16, q8, f32")
+    p.add_argument("--kv", default="bf16", help="Sluice's KV type in engine and stall: bf16, f16, q8, fp8, f32")
     p.add_argument("--alone", action="store_true", help="stall without llama-server")
     p.add_argument("--json")
     args = p.parse_args()

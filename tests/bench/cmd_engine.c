@@ -28,8 +28,8 @@
 #define FIT_ROUNDS 20   /* of the surface through the learner */
 #define MIN_ROWS   512u /* activations of a pass, at least */
 
-static const char *const kv_words[] = {"bf16", "f16", "f32", "q8", NULL};
-static const enum sl_dtype kv_types[] = {SL_BF16, SL_F16, SL_F32, SL_Q8};
+static const char *const kv_words[] = {"bf16", "f16", "f32", "q8", "fp8", NULL};
+static const enum sl_dtype kv_types[] = {SL_BF16, SL_F16, SL_F32, SL_Q8, SL_FP8};
 
 struct options {
     char *model, *backend, *cpus, *json, *plot;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "common/base/mem.h"
 #include "common/model/sampler.h"
-#include "kernels/cpu/half.h"
+#include "kernels/cpu/fp8.h"
 
 /* Inputs of products and queries are rounded to bfloat16 on the device only: 2^-9 of each at most, of their
  * sums about 0.0011. */
@@ -85,7 +85,7 @@ static unsigned compare_products(struct gpu_rig *dev, struct gpu_rig *ref)
     return wrong;
 }
 
-/* A strip of a page: numbers, and for SL_Q8 their scales behind them. */
+/* A strip of a page: numbers, and the scales of a type that has them. */
 static void fill_strip(const struct sl_kv_geometry *geo, const float *numbers, uint8_t *to)
 {
     size_t n = (size_t)geo->page_tokens * geo->head_dim;
@@ -93,11 +93,13 @@ static void fill_strip(const struct sl_kv_geometry *geo, const float *numbers, u
         uint16_t half = sl_f32_to_bf16(numbers[i]);
         if (geo->dtype == SL_Q8)
             to[i] = (uint8_t)(int8_t)(numbers[i] * 70);
+        else if (geo->dtype == SL_FP8)
+            to[i] = sl_f32_to_fp8(numbers[i] * 140);
         else
             memcpy(to + 2 * i, &half, sizeof half);
     }
-    for (uint32_t t = 0; geo->dtype == SL_Q8 && t < geo->page_tokens; t++) {
-        float scale = (2 + numbers[t]) / 140;
+    for (uint32_t t = 0; sl_kv_scale_bytes(geo) > 0 && t < geo->page_tokens; t++) {
+        float scale = geo->dtype == SL_Q8 ? (2 + numbers[t]) / 140 : numbers[t] < 0 ? 0x1p-8f : 0x1p-7f;
         memcpy(to + n + t * sizeof scale, &scale, sizeof scale);
     }
 }
@@ -155,6 +157,9 @@ static unsigned compare_attention(const char *table)
         {.n_heads = 4, .n_kv_heads = 1, .head_dim = 128, .kv_dtype = SL_Q8},
         {.n_heads = 3, .n_kv_heads = 1, .head_dim = 64, .kv_dtype = SL_Q8},
         {.n_heads = 6, .n_kv_heads = 2, .head_dim = 10, .kv_dtype = SL_Q8},
+        {.n_heads = 4, .n_kv_heads = 1, .head_dim = 128, .kv_dtype = SL_FP8},
+        {.n_heads = 3, .n_kv_heads = 1, .head_dim = 64, .kv_dtype = SL_FP8},
+        {.n_heads = 6, .n_kv_heads = 2, .head_dim = 10, .kv_dtype = SL_FP8},
     };
     unsigned wrong = 0;
     for (size_t i = 0; i < SL_COUNTOF(kinds); i++)
@@ -176,6 +181,59 @@ static unsigned compare_attention(const char *table)
             gpu_rig_close(&dev);
             gpu_rig_close(&ref);
         }
+    return wrong;
+}
+
+/* The pages after one prompt of numbers of all sizes, infinities and NaN among V where the type has scales. */
+static uint8_t *stored(const char *table, const struct gpu_sizes *s, uint32_t n_rows, size_t *bytes)
+{
+    struct gpu_rig g = gpu_rig_open(table, s, 1, n_rows, n_rows / s->page_tokens);
+    struct gpu_batch b = gpu_batch_make(&g, 0, 1, n_rows, 0);
+    size_t head = s->head_dim, row = (s->n_heads + 2 * s->n_kv_heads) * head, n = n_rows * row;
+    float *numbers = sl_xcalloc(n, sizeof *numbers), *qkv = g.ops->buf_alloc(g.d, n * sizeof *qkv);
+    gpu_fill(numbers, n, 7, 1.7f);
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = ldexpf(numbers[i], (int)(i % 13) - (int)(i / row % 20));
+    if (sl_kv_scale_bytes(&g.geometry) > 0) {
+        numbers[row - 2] = NAN;
+        numbers[2 * row - 3] = -INFINITY;
+    }
+    g.ops->upload(g.d, qkv, numbers, n * sizeof *qkv);
+    struct sl_attn_shape shape = gpu_attn_shape(s);
+    g.ops->rope_kv(g.d, g.kv, 0, &shape, &b.b, qkv);
+    size_t page_bytes = sl_kv_page_bytes(&g.geometry);
+    uint8_t *pages = sl_xcalloc(g.n_pages, page_bytes);
+    *bytes = g.n_pages * page_bytes;
+    for (uint32_t p = 0; p < g.n_pages; p++)
+        g.ops->kv_read(g.d, g.kv, p, pages + p * page_bytes);
+    g.ops->sync(g.d);
+    g.ops->buf_free(g.d, qkv, n * sizeof *qkv);
+    sl_free(numbers);
+    gpu_batch_free(&b);
+    gpu_rig_close(&g);
+    return pages;
+}
+
+/* V, which is not rotated, is stored to the bit as on a CPU. */
+static unsigned compare_stores(const char *table)
+{
+    enum { PAGES = 4, PAGE = 16 };
+    static const enum sl_dtype types[] = {SL_F32, SL_F16, SL_BF16, SL_Q8, SL_FP8};
+    unsigned wrong = 0;
+    for (size_t i = 0; i < SL_COUNTOF(types); i++) {
+        struct gpu_sizes s = {
+            .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .page_tokens = PAGE, .kv_dtype = types[i]};
+        size_t bytes, differ = 0;
+        uint8_t *got = stored(table, &s, PAGES * PAGE, &bytes),
+                *want = stored("portable", &s, PAGES * PAGE, &bytes);
+        for (size_t at = 0; at < bytes; at++)
+            differ += at % (bytes / PAGES) >= bytes / PAGES / 2 && got[at] != want[at];
+        printf("%-10s V stored as %s: %zu bytes of %zu differ %s\n", table, sl_dtype_name(types[i]), differ,
+               bytes / 2, differ ? "WRONG" : "ok");
+        wrong += differ > 0;
+        sl_free(got);
+        sl_free(want);
+    }
     return wrong;
 }
 
@@ -261,6 +319,6 @@ unsigned gpu_compare(const char *table, const struct gpu_sizes *s)
     unsigned wrong = compare_products(&dev, &ref);
     gpu_rig_close(&dev);
     gpu_rig_close(&ref);
-    return wrong + compare_attention(table) + compare_passes(table, &gpu_sizes_small) +
-           compare_sampling(table, s);
+    return wrong + compare_stores(table) + compare_attention(table) +
+           compare_passes(table, &gpu_sizes_small) + compare_sampling(table, s);
 }

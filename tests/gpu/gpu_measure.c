@@ -188,10 +188,12 @@ static void measure_decode(const struct gpu_sizes *s, struct figures *f, const c
 
 static void measure_attention(const struct gpu_sizes *s, struct figures *f)
 {
-    struct gpu_sizes q8 = *s;
+    struct gpu_sizes q8 = *s, fp8 = *s;
     q8.kv_dtype = SL_Q8;
+    fp8.kv_dtype = SL_FP8;
     measure_decode(s, f, "");
     measure_decode(&q8, f, "_q8");
+    measure_decode(&fp8, f, "_fp8");
     struct gpu_rig g = gpu_rig_open("cuda", s, 1, s->max_rows, attention_pages(s));
     double flops = 4.0 * s->n_heads * s->head_dim;
     for (uint32_t history = 0; history <= s->chunk_history; history += s->chunk_history) {

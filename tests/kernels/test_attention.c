@@ -35,7 +35,7 @@ static const struct shape_case shapes[] = {
     {4, 4, 16, 16, SL_ROPE_HALVES, 1, 0, 0},    /* only the row itself */
 };
 
-static const enum sl_dtype kv_types[] = {SL_F16, SL_BF16, SL_F32, SL_Q8};
+static const enum sl_dtype kv_types[] = {SL_F16, SL_BF16, SL_F32, SL_Q8, SL_FP8};
 
 /* A sequence: its raw qkv rows by position. */
 struct seq {
@@ -181,10 +181,10 @@ static float *whole(const char *backend, uint32_t threads, const struct shape_ca
 
 /* float32 everywhere; a float16 K may round the other way after the rotation's last bit, rarely, as may a
  * code of an int8 K, whose queries and weights are rounded to 15 bits; bfloat16 also rounds q and p, by 2^-9
- * / sqrt(3) each, and scores have deviations above 2. */
+ * / sqrt(3) each, and scores have deviations above 2; so does e4m3, read as bfloat16. */
 static double error_limit(enum sl_dtype type)
 {
-    return type == SL_F32 ? 3e-6 : type == SL_BF16 ? 6e-3 : 3e-4;
+    return type == SL_F32 ? 3e-6 : type == SL_BF16 || type == SL_FP8 ? 6e-3 : 3e-4;
 }
 
 static void attention_any_shape_is_near_the_reference(void **state)
@@ -337,6 +337,7 @@ static void attention_long_decode_row_has_the_same_bits_split(void **state)
     (void)state;
     split_long_decode_row(SL_BF16);
     split_long_decode_row(SL_Q8);
+    split_long_decode_row(SL_FP8);
 }
 
 /* What lies in front of the window's first block is not read: pages full of NaN there change nothing, over
@@ -382,7 +383,7 @@ static void attention_with_a_window_takes_no_v_in_front(void **state)
     (void)state;
     struct op_rand r = {19};
     static const char *const names[] = {"portable", "avx2", "avx512"};
-    static const enum sl_dtype kv[] = {SL_F32, SL_F16, SL_BF16, SL_Q8};
+    static const enum sl_dtype kv[] = {SL_F32, SL_F16, SL_BF16, SL_Q8, SL_FP8};
     const struct shape_case c = {4, 2, 32, 32, SL_ROPE_PAIRS, 45, 0, 0};
     enum { N = 150, LAST = 9 };
     struct seq s = make_seq(&r, &c, N);
@@ -518,7 +519,7 @@ static void page_digest_ignores_what_lies_behind_the_tokens(void **state)
     static const struct {
         enum sl_dtype type;
         size_t values, scale; /* bytes of a token in a strip */
-    } types[] = {{SL_F16, 16, 0}, {SL_F32, 32, 0}, {SL_Q8, 8, 4}};
+    } types[] = {{SL_F16, 16, 0}, {SL_F32, 32, 0}, {SL_Q8, 8, 4}, {SL_FP8, 8, 4}};
     for (size_t t = 0; t < SL_COUNTOF(types); t++) {
         struct sl_kv_geometry g = {3, 2, 16, 8, types[t].type};
         size_t bytes = sl_kv_page_bytes(&g), values = 16 * types[t].values,

@@ -127,7 +127,8 @@ static void ops_compute_these_bits_everywhere(void **state)
       kv_types[] = {{SL_F32, 0x278d526eaf5dfacc},
                     {SL_F16, 0x3766a065270d16f4},
                     {SL_BF16, 0x78c4c7aaabaf3680},
-                    {SL_Q8, 0xe94c4e3b9056a1ee}};
+                    {SL_Q8, 0xe94c4e3b9056a1ee},
+                    {SL_FP8, 0x050d0759ad989983}};
     static const uint64_t gates = 0x1579446d11aa4529;
     for (size_t b = 0; b < SL_COUNTOF(backends); b++) {
         const struct sl_backend_ops *ops = op_backend(backends[b]);

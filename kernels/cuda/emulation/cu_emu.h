@@ -106,6 +106,12 @@ CU_FN uint32_t cu_bf16_pair(float low, float high)
     return (uint32_t)sl_f32_to_bf16(high) << 16 | sl_f32_to_bf16(low);
 }
 
+CU_FN uint32_t cu_bf16_mul_pair(uint32_t x, uint32_t y)
+{
+    return cu_bf16_pair(cu_bf16_float((uint16_t)x) * cu_bf16_float((uint16_t)y),
+                        cu_bf16_float((uint16_t)(x >> 16)) * cu_bf16_float((uint16_t)(y >> 16)));
+}
+
 CU_FN uint16_t cu_f16_of(float x)
 {
     return sl_f32_to_f16(x);

@@ -20,13 +20,14 @@
 #include "tests/golden/model/requantise.h"
 #include "tests/unit/model/model_rig.h"
 
-#define TOP_SLACK    1e-2 /* a token this close to the teacher's best may be ours */
-#define MAX_KL_Q4_1  5e-3
-#define MAX_KL_BF16  1e-3
-#define MAX_KL_Q8_KV 4e-3  /* int8 K and V, from float32 ones */
-#define N_KV_TEXTS   5     /* of the teacher's, for it */
-#define MAX_LOSS     0.005 /* of perplexity, relative to float32 */
-#define N_PORTABLE   1     /* texts for the portable path; a faster one, bit for bit the same, does all */
+#define TOP_SLACK     1e-2 /* a token this close to the teacher's best may be ours */
+#define MAX_KL_Q4_1   5e-3
+#define MAX_KL_BF16   1e-3
+#define MAX_KL_Q8_KV  4e-3 /* int8 K and V, from float32 ones */
+#define MAX_KL_FP8_KV 1e-2
+#define N_KV_TEXTS    5     /* of the teacher's, for it */
+#define MAX_LOSS      0.005 /* of perplexity, relative to float32 */
+#define N_PORTABLE    1     /* texts for the portable path; a faster one, bit for bit the same, does all */
 
 struct record {
     uint32_t *id;
@@ -289,6 +290,14 @@ static void q8_kv_is_near_float32_kv(void **state)
     assert_true(fabs(perplexity_ratio(model_path, SL_Q8) - 1) <= MAX_LOSS);
 }
 
+static void fp8_kv_is_near_float32_kv(void **state)
+{
+    (void)state;
+    assert_true(divergence_of_kv(SL_F32, SL_FP8) <= MAX_KL_FP8_KV);
+    score_of(model_path, "auto", SL_FP8, teacher.n_texts);
+    assert_true(fabs(perplexity_ratio(model_path, SL_FP8) - 1) <= MAX_LOSS);
+}
+
 static void bf16_weights_are_near_float32(void **state)
 {
     (void)state;
@@ -326,6 +335,7 @@ int main(void)
         cmocka_unit_test(shipped_path_is_as_near_as_llama_cpp),
         cmocka_unit_test(perplexity_is_that_of_float32),
         cmocka_unit_test(q8_kv_is_near_float32_kv),
+        cmocka_unit_test(fp8_kv_is_near_float32_kv),
         cmocka_unit_test(bf16_weights_are_near_float32),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

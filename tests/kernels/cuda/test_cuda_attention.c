@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "common/base/mem.h"
-#include "kernels/cpu/half.h"
+#include "kernels/cpu/fp8.h"
 #include "kernels/cuda/emulation/cu_emu.h"
 #include "tests/kernels/op_setup.h"
 
@@ -42,7 +42,8 @@ static const struct shape_case shapes[] = {
                                                             takes */
     {6, 2, 10, 6, SL_ROPE_PAIRS, 13, 1, SL_F32, 5},      {4, 2, 64, 64, SL_ROPE_PAIRS, 0, 0, SL_F16, 16},
     {2, 1, 128, 128, SL_ROPE_HALVES, 0, 0, SL_Q8, 16},   {6, 2, 10, 6, SL_ROPE_PAIRS, 70, 1, SL_Q8, 5},
-    {3, 1, 64, 64, SL_ROPE_PAIRS, 0, 0, SL_Q8, 64},
+    {3, 1, 64, 64, SL_ROPE_PAIRS, 0, 0, SL_Q8, 64},      {2, 1, 128, 128, SL_ROPE_HALVES, 0, 0, SL_FP8, 16},
+    {6, 2, 10, 6, SL_ROPE_PAIRS, 70, 1, SL_FP8, 5},      {3, 1, 64, 64, SL_ROPE_PAIRS, 0, 0, SL_FP8, 7},
 };
 
 /* A run of the batch: n rows at positions from first_pos on; wanted[0] .. wanted[1] of them are attended to.
@@ -148,13 +149,17 @@ static void fill_row(const struct shape_case *c, struct op_rand *r, uint8_t *to,
         uint16_t half = c->type == SL_F16 ? sl_f32_to_f16(x) : sl_f32_to_bf16(x);
         if (c->type == SL_Q8)
             to[i] = (uint8_t)(int8_t)(x * 127);
+        else if (c->type == SL_FP8)
+            to[i] = sl_f32_to_fp8(x * 448);
         else if (c->type == SL_F32)
             memcpy(to + 4 * (size_t)i, &x, 4);
         else
             memcpy(to + 2 * (size_t)i, &half, 2);
     }
     float worth = (1.5f + op_rand_float(r)) / 127;
-    if (c->type == SL_Q8)
+    if (c->type == SL_FP8)
+        worth = worth < 1.5f / 127 ? 0x1p-9f : 0x1p-8f;
+    if (c->type == SL_Q8 || c->type == SL_FP8)
         memcpy(scale, &worth, sizeof worth);
 }
 
@@ -183,13 +188,13 @@ static void fill_pages(struct rig *g, const struct shape_case *c, const struct b
 static void row_numbers(const struct shape_case *c, const uint8_t *row, const uint8_t *scale, float *to)
 {
     float worth = 1;
-    if (c->type != SL_Q8) {
+    if (c->type != SL_Q8 && c->type != SL_FP8) {
         sl_dequant_row(c->type, row, c->head_dim, to);
         return;
     }
     memcpy(&worth, scale, sizeof worth);
     for (uint32_t i = 0; i < c->head_dim; i++)
-        to[i] = worth * (float)(int8_t)row[i];
+        to[i] = worth * (c->type == SL_Q8 ? (float)(int8_t)row[i] : sl_fp8_to_f32(row[i]));
 }
 
 /* All numbers of a pool that are none of the NaNs, as float32; returns how many. */

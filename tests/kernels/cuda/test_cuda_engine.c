@@ -67,11 +67,18 @@ static void requests_are_equal_over_modes_with_int8_kv(void **state)
     check_kv(SL_Q8);
 }
 
+static void requests_are_equal_over_modes_with_fp8_kv(void **state)
+{
+    (void)state;
+    check_kv(SL_FP8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_are_equal_over_modes_with_bfloat16_kv),
         cmocka_unit_test(requests_are_equal_over_modes_with_int8_kv),
+        cmocka_unit_test(requests_are_equal_over_modes_with_fp8_kv),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

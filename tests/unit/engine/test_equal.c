@@ -45,7 +45,7 @@ enum { ARCH, TYPE, KV, CHUNK, MATES, CACHE, POOL, SPLIT, THREADS, DRAFTS, N_FACT
 
 static const enum sl_dtype type_levels[] = {SL_F32,  SL_F16,  SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_1,
                                             SL_Q5_0, SL_Q5_1, SL_Q4_K, SL_Q5_K, SL_Q6_K};
-static const enum sl_dtype kv_levels[] = {SL_F32, SL_F16, SL_BF16, SL_Q8};
+static const enum sl_dtype kv_levels[] = {SL_F32, SL_F16, SL_BF16, SL_Q8, SL_FP8};
 static const int32_t chunk_levels[] = {1, 16, 64, SL_CHUNK_WHOLE, SL_CHUNK_AUTO};
 static const uint32_t mate_levels[] = {0, 3, 7};
 enum { CACHE_OFF, CACHE_COLD, CACHE_WARM, N_CACHE };

@@ -37,6 +37,7 @@ static void id_with_other_threads_rows_and_pages_is_the_same(void **state)
         assert_true(id_of(backends[i], 1, 16, 64, SL_BF16) != id);
         assert_true(id_of(backends[i], 1, 16, 64, SL_F32) != id);
         assert_true(id_of(backends[i], 1, 16, 64, SL_Q8) != id);
+        assert_true(id_of(backends[i], 1, 16, 64, SL_FP8) != id_of(backends[i], 1, 16, 64, SL_BF16));
     }
 }
 

@@ -45,7 +45,8 @@ static void type_of_kv_follows_its_word(void **state)
     } cases[] = {{"--kv-dtype=f16", SL_F16},
                  {"--kv-dtype=bf16", SL_BF16},
                  {"--kv-dtype=f32", SL_F32},
-                 {"--kv-dtype=q8", SL_Q8}};
+                 {"--kv-dtype=q8", SL_Q8},
+                 {"--kv-dtype=fp8", SL_FP8}};
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct sl_node_conf c;
         struct sl_why why;
