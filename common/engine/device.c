@@ -174,6 +174,7 @@ static enum sl_err open_all(struct sl_device *d)
         return err;
     const struct sl_dev_conf node = {.n_threads = c->n_threads,
                                      .device = c->device,
+                                     .no_graphs = c->no_graphs,
                                      .cpus = c->cpus,
                                      .n_cpus = c->n_cpus,
                                      .max_rows = d->max_rows < SL_MODEL_SLICE_ROWS ? d->max_rows

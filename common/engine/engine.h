@@ -33,6 +33,7 @@ struct sl_engine_conf {
     uint32_t tensor_parallel;          /* devices that share each layer, 0 = 1; see model.h */
     uint32_t device;                   /* the first of them, where the backend has several */
     sl_rank_group_open_fn *open_group; /* for ranks with memory of their own; NULL = there can be none */
+    bool no_graphs;                    /* keep no passes as graphs */
     const int *cpus;                   /* per thread, NULL = not pinned */
     size_t n_cpus;
     enum sl_dtype kv_dtype;

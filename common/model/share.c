@@ -61,7 +61,8 @@ enum sl_err sl_share_check_devices(const struct sl_backend_ops *ops, uint32_t fi
         return SL_OK;
     return sl_why_set(
         why, SL_ECONFIG,
-        "device is %u and tensor_parallel %u, which takes %u devices of backend \"%s\" from number %u on, "
-        "and this machine shows %u; set a smaller degree or device, or look at CUDA_VISIBLE_DEVICES",
-        first, n_ranks, n_ranks, ops->name, first, n);
+        "device = %u and tensor_parallel = %u take devices up to number %u of backend \"%s\", and "
+        "this machine shows %u, counted from 0; set a smaller device or degree, or look at "
+        "CUDA_VISIBLE_DEVICES",
+        first, n_ranks, first + n_ranks - 1, ops->name, n);
 }

@@ -361,6 +361,7 @@ static enum sl_err open_engine(struct sl_node *n, struct sl_why *why)
         .tensor_parallel = c->tensor_parallel,
         .device = c->device,
         .open_group = sl_nccl_group_open,
+        .no_graphs = !c->cuda_graphs,
         .cpus = c->cpu_list,
         .n_cpus = c->n_cpus,
         .kv_dtype = c->kv_dtype,

@@ -14,6 +14,7 @@ struct sl_node_conf {
     char *model, *backend, *cache_dir;
     uint32_t threads; /* 0 in the file = one per CPU of cpus, else one per rank */
     uint32_t tensor_parallel, device;
+    bool cuda_graphs;
     char *cpus;
     uint64_t kv_memory_bytes;
     int kv_dtype_word; /* index into the words of the option; kv_dtype is what it means */

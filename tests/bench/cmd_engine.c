@@ -37,6 +37,7 @@ struct options {
     uint32_t threads, tensor_parallel, device, steps, repeat, retries, context;
     uint64_t kv_memory, roof_memory;
     int kv;
+    bool cuda_graphs;
 };
 
 #define AT(member) offsetof(struct options, member)
@@ -47,6 +48,8 @@ static const struct sl_conf_opt option_table[] = {
     {"tensor_parallel", SL_CONF_U32, AT(tensor_parallel), "1", "ranks that share each layer, and the threads",
      1, 64, NULL},
     {"device", SL_CONF_U32, AT(device), "0", "first CUDA device", 0, 1023, NULL},
+    {"cuda_graphs", SL_CONF_BOOL, AT(cuda_graphs), "true", "keep passes of backend cuda as graphs", 0, 0,
+     NULL},
     {"cpus", SL_CONF_STRING, AT(cpus), NULL, "CPUs to pin the threads to, as 0-1; none = not pinned", 0, 0,
      NULL},
     {"backend", SL_CONF_STRING, AT(backend), "auto", "auto, or a backend's name", 0, 0, NULL},
@@ -421,6 +424,7 @@ static enum sl_err bench_open(struct bench *b, struct sl_why *why)
                                     .n_threads = o->threads,
                                     .tensor_parallel = o->tensor_parallel,
                                     .device = o->device,
+                                    .no_graphs = !o->cuda_graphs,
                                     .cpus = b->cpus,
                                     .n_cpus = b->n_cpus,
                                     .kv_dtype = kv_types[o->kv],

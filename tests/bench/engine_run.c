@@ -111,7 +111,8 @@ static enum sl_err open_model(struct sl_engine_run *r, const struct sl_engine_ru
                                      .cpus = c->cpus,
                                      .n_cpus = c->n_cpus,
                                      .max_rows = c->max_rows,
-                                     .device = c->device};
+                                     .device = c->device,
+                                     .no_graphs = c->no_graphs};
     const struct sl_share first = {0, c->tensor_parallel > 1 ? c->tensor_parallel : 1};
     const struct sl_dev_conf own = sl_share_dev(&first, &node);
     if (!e)

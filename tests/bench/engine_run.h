@@ -15,6 +15,7 @@ struct sl_engine_run_conf {
     const char *model, *backend;
     uint32_t n_threads, tensor_parallel; /* threads of all ranks */
     uint32_t device;                     /* the first */
+    bool no_graphs;
     const int *cpus;
     size_t n_cpus;
     enum sl_dtype kv_dtype;

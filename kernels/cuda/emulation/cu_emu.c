@@ -411,6 +411,11 @@ void cu_emu_set_schedule(enum cu_emu_schedule s)
     emu.schedule = s;
 }
 
+enum cu_emu_schedule cu_emu_schedule(void)
+{
+    return emu.schedule;
+}
+
 static const char *run_launch(void (*kernel)(const void *arg), const void *arg, struct cu_emu_dim grid,
                               unsigned n_threads, size_t shared_bytes)
 {

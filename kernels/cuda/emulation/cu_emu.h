@@ -157,6 +157,7 @@ CU_FN void cu_sincos(float x, float *sin_out, float *cos_out)
 
 enum cu_emu_schedule { CU_EMU_FORWARD, CU_EMU_REVERSE };
 void cu_emu_set_schedule(enum cu_emu_schedule s);
+enum cu_emu_schedule cu_emu_schedule(void);
 
 /* Runs a kernel over all blocks, n_threads of each (a multiple of 32, at most 1024). NULL, or a sentence
  * about what the kernel did wrong: a barrier that not all threads reach, lanes of a warp in different
@@ -193,5 +194,6 @@ void cu_emu_copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
  * taken at the call. In a graph it is called at every launch. */
 void cu_emu_call(void *stream, void (*fn)(const void *arg), const void *arg, size_t bytes);
 unsigned cu_emu_stream_device(const void *stream);
+bool cu_emu_is_capturing(const void *stream);
 
 #endif

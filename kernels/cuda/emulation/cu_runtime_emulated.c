@@ -2,15 +2,19 @@
  *
  * Nothing runs before cu_sync: kernels and copies wait in a queue. Host memory that the backend changes too
  * early, or reads before it waits, then shows as a wrong result, as on a device that is late. Streams run only as
- * far as somebody waits for them, or asks twice whether they got there. A graph is a list of commands.
+ * far as somebody waits for them, or asks twice whether they got there; in the reverse schedule whoever waits for one
+ * first lets all others of its thread run to their ends, so that what should join a stream and does not shows in one
+ * of the two. A graph is a list of commands.
  *
  * What a library queues (cu_emu_call) may wait for other streams; each then has to be waited for by its own thread. */
 #include "kernels/cuda/cu_runtime.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/base/list.h"
 #include "common/base/mem.h"
 #include "kernels/cuda/emulation/cu_emu.h"
 
@@ -37,6 +41,8 @@ struct commands {
 };
 
 struct cu_stream {
+    struct sl_list node; /* in streams */
+    pthread_t owner;     /* who queued last */
     unsigned device;
     struct commands queue;
     size_t head;           /* of the queue: what runs next */
@@ -55,6 +61,9 @@ struct cu_event {
     bool asked;
 };
 
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sl_list streams = {&streams, &streams};
+static _Thread_local bool waiting;
 static atomic_uint captures_to_fail;
 
 void cu_emu_fail_captures(unsigned n)
@@ -78,6 +87,10 @@ enum sl_err cu_stream_open(unsigned device, struct cu_stream **out, struct sl_wh
         return sl_why_set(why, SL_EDEVICE, "There is no emulated device %u.", device);
     *out = sl_xcalloc(1, sizeof **out);
     (*out)->device = device;
+    (*out)->owner = pthread_self();
+    pthread_mutex_lock(&streams_lock);
+    sl_list_add_tail(&streams, &(*out)->node);
+    pthread_mutex_unlock(&streams_lock);
     return SL_OK;
 }
 
@@ -96,6 +109,9 @@ void cu_stream_close(struct cu_stream *s)
     if (!s)
         return;
     cu_sync(s);
+    pthread_mutex_lock(&streams_lock);
+    sl_list_remove(&s->node);
+    pthread_mutex_unlock(&streams_lock);
     sl_free(s->queue.all);
     sl_free(s);
 }
@@ -159,6 +175,11 @@ static void add(struct commands *l, const struct command *c)
 
 static void queue(struct cu_stream *s, const struct command *c)
 {
+    if (!pthread_equal(s->owner, pthread_self())) {
+        pthread_mutex_lock(&streams_lock);
+        s->owner = pthread_self();
+        pthread_mutex_unlock(&streams_lock);
+    }
     add(s->into ? &s->into->recorded : &s->queue, c);
 }
 
@@ -191,6 +212,11 @@ void cu_copy_rows(struct cu_stream *s, void *dst, size_t dst_stride, const void 
                                .dst_stride = dst_stride,
                                .src_stride = src_stride,
                                .n = n});
+}
+
+bool cu_emu_is_capturing(const void *stream)
+{
+    return ((const struct cu_stream *)stream)->into != NULL;
 }
 
 void cu_emu_call(void *stream, void (*fn)(const void *arg), const void *arg, size_t bytes)
@@ -274,10 +300,35 @@ static uint64_t n_queued(const struct cu_stream *s)
     return s->n_run + (s->queue.n - s->head);
 }
 
+/* One of this thread's that has something to run, other than s. */
+static struct cu_stream *other_stream(const struct cu_stream *s)
+{
+    struct cu_stream *found = NULL;
+    pthread_mutex_lock(&streams_lock);
+    SL_LIST_FOREACH (n, &streams) {
+        struct cu_stream *other = SL_CONTAINER_OF(n, struct cu_stream, node);
+        if (other != s && pthread_equal(other->owner, pthread_self()) && other->head < other->queue.n)
+            found = other;
+    }
+    pthread_mutex_unlock(&streams_lock);
+    return found;
+}
+
+static void wait_for(struct cu_stream *s, uint64_t at)
+{
+    if (cu_emu_schedule() == CU_EMU_REVERSE && s->n_run < at && !waiting) {
+        waiting = true;
+        for (struct cu_stream *other; (other = other_stream(s)) != NULL;)
+            run_until(other, n_queued(other));
+        waiting = false;
+    }
+    run_until(s, at);
+}
+
 void cu_sync(struct cu_stream *s)
 {
     if (!refused(s))
-        run_until(s, n_queued(s));
+        wait_for(s, n_queued(s));
 }
 
 struct cu_event *cu_event_new(struct cu_stream *s)
@@ -313,7 +364,7 @@ int cu_event_done(struct cu_event *e)
 void cu_event_wait(struct cu_event *e)
 {
     if (e->stream)
-        run_until(e->stream, e->at);
+        wait_for(e->stream, e->at);
 }
 
 bool cu_capture_begin(struct cu_stream *s)

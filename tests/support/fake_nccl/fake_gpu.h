@@ -31,5 +31,6 @@ __attribute__((weak)) void cu_emu_copy_rows(void *dst, size_t dst_stride, const 
 __attribute__((weak)) void cu_emu_call(void *stream, void (*fn)(const void *arg), const void *arg,
                                        size_t bytes);
 __attribute__((weak)) unsigned cu_emu_stream_device(const void *stream);
+__attribute__((weak)) bool cu_emu_is_capturing(const void *stream);
 
 #endif

@@ -90,7 +90,7 @@ struct op {
     /* What both ranks must have in common. */
     struct head {
         uint64_t bytes;
-        uint32_t group, index, of;
+        uint32_t group, index, of, captured; /* captured: recorded in a graph, by all ranks or none */
     } head;
 };
 
@@ -451,6 +451,7 @@ static void launch(struct comm *c)
         if (!fake_is_stream(o->stream)) {
             if (!o->gathers)
                 fake_misuse("a send or receive on a stream that computes");
+            o->head.captured = cu_emu_is_capturing(o->stream);
             cu_emu_call(o->stream, run_gather_there, o, sizeof *o);
             sl_free(o);
             continue;
