@@ -374,6 +374,12 @@ static enum sl_err load_tls(const struct options *o, struct sl_why *why)
 static enum sl_err prepare(struct router *r, struct sl_why *why)
 {
     enum sl_err err = sl_http_listen_is_public(r->o.listen, &r->is_public, why);
+    if (!err)
+        err = sl_wire_url_check("register_url", r->o.register_url, why);
+    if (!err)
+        err = sl_wire_url_check("event_url", r->o.event_url, why);
+    if (!err)
+        err = sl_wire_url_check("admin_url", r->o.admin_url, why);
     if (!err && r->o.api_key_file)
         err = sl_api_keys_load(r->o.api_key_file, &r->keys, why);
     if (!err)

@@ -16,7 +16,9 @@
 #include "common/base/thread.h"
 #include "common/sched/cost_presets.h"
 #include "common/sched/speculate.h"
+#include "common/transfer/link.h"
 #include "common/wire/wire_msg.h"
+#include "common/wire/wire_sock.h"
 
 static const char *const dtype_words[] = {"f16", "bf16", "f32", "q8", "fp8", NULL};
 static const enum sl_dtype dtype_values[] = {SL_F16, SL_BF16, SL_F32, SL_Q8, SL_FP8};
@@ -237,6 +239,20 @@ static bool name_is_valid(const char *name)
     return true;
 }
 
+static enum sl_err check_addresses(const struct sl_node_conf *c, struct sl_why *why)
+{
+    struct sl_link_address transfer;
+    struct sl_why bad = {{0}};
+    enum sl_err err = sl_wire_url_check("listen", c->listen, why);
+    for (size_t i = 0; i < c->routers.n && !err; i++)
+        err = sl_wire_url_check("routers", c->routers.items[i], why);
+    if (!err && sl_link_address_split(c->transfer_listen, &transfer, &bad) != SL_OK)
+        err =
+            sl_why_set(why, SL_ECONFIG, "transfer_listen is \"%.200s\"; expected ADDRESS:PORT, as 10.0.0.2:0",
+                       c->transfer_listen);
+    return err;
+}
+
 enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struct sl_node_conf *c,
                               struct sl_why *why)
 {
@@ -262,6 +278,8 @@ enum sl_err sl_node_conf_load(int argc, char **argv, Sluice__Role prefers, struc
                           strerror(errno));
     if (c->routers.n == 0)
         return sl_why_set(why, SL_ECONFIG, "routers is empty; name at least one, as tcp://HOST:PORT");
+    if ((err = check_addresses(c, why)) != SL_OK)
+        return err;
     c->kv_dtype = dtype_values[c->kv_dtype_word];
     c->cache_path = sl_cache_dir(c->cache_dir);
     if ((err = read_chunk_tokens(c, why)) != SL_OK || (err = read_speculation(c, why)) != SL_OK ||

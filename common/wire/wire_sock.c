@@ -163,6 +163,30 @@ void sl_nng_set_options(nng_socket s)
     nng_socket_set_bool(s, NNG_OPT_TCP_NODELAY, true);
 }
 
+static bool is_port(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 0 && n <= 5 && strspn(s, "0123456789") == n && strtoul(s, NULL, 10) <= 65535;
+}
+
+enum sl_err sl_wire_url_check(const char *key, const char *url, struct sl_why *why)
+{
+    nng_url *u = NULL;
+    bool good = false;
+    if (nng_url_parse(&u, url) == 0) {
+        bool network = strncmp(u->u_scheme, "tcp", 3) == 0 || strncmp(u->u_scheme, "tls+tcp", 7) == 0;
+        bool local = strcmp(u->u_scheme, "ipc") == 0 || strcmp(u->u_scheme, "inproc") == 0 ||
+                     strcmp(u->u_scheme, "abstract") == 0;
+        good = (network && is_port(u->u_port)) || (local && u->u_path && *u->u_path);
+        nng_url_free(u);
+    }
+    if (good)
+        return SL_OK;
+    return sl_why_set(why, SL_ECONFIG,
+                      "%s is \"%.200s\"; expected tcp://HOST:PORT, tls+tcp://HOST:PORT or ipc:///PATH", key,
+                      url);
+}
+
 enum sl_err sl_nng_url_error(int rv, const char *verb, const char *url, struct sl_why *why)
 {
     switch (rv) {
@@ -173,8 +197,13 @@ enum sl_err sl_nng_url_error(int rv, const char *verb, const char *url, struct s
             why, SL_ECONFIG,
             "cannot %s %s: %s; expected tcp://HOST:PORT or ipc:///PATH with an address of this kind", verb,
             url, nng_strerror(rv));
+    case NNG_ENOENT: /* of a socket that is a file */
+        return sl_why_set(why, SL_EIO,
+                          "cannot %s %s: there is no such folder; make it, or choose another address", verb,
+                          url);
     default:
-        return sl_why_set(why, SL_EIO, "cannot %s %s: %s", verb, url, nng_strerror(rv));
+        return sl_why_set(why, SL_EIO, "cannot %s %s: %s; choose another address", verb, url,
+                          nng_strerror(rv));
     }
 }
 

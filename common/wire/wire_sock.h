@@ -25,6 +25,9 @@ struct sl_wire_guard {
 /* SL_ECONFIG: files that are missing or are none; a library without TLS. At the start, before any socket. */
 SL_MUST_CHECK enum sl_err sl_wire_guard_check(const struct sl_wire_guard *guard, struct sl_why *why);
 
+/* Whether url can be an address at all: SL_ECONFIG and a sentence that names the option key when it is not. */
+SL_MUST_CHECK enum sl_err sl_wire_url_check(const char *key, const char *url, struct sl_why *why);
+
 /* What a queue receives. The receiver frees it with sl_wire_in_free(). */
 enum sl_wire_kind {
     SL_WIRE_REQUEST, /* from a server: must be answered once with sl_wire_reply() */

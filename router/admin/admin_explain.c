@@ -256,7 +256,9 @@ const struct sl_decision *sl_admin_find(struct sl_admin_out *o, const struct sl_
                                         const char *id)
 {
     const struct sl_decision *d = find(s->decisions, id);
-    if (!d)
+    if (!d && strcmp(id, "last") == 0)
+        sl_admin_refuse(o, SL_ENOTFOUND, "No request has been placed yet.");
+    else if (!d)
         sl_admin_refuse(o, SL_ENOTFOUND, "No request '%.80s' among the last %d; `requests` lists them.", id,
                         SL_DECISIONS);
     return d;

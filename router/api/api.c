@@ -42,6 +42,7 @@ static const struct route {
     {"GET", "/ui/state", sl_api_ui_state, SL_HTTP_ON_WORKER, ADMIN},
     {"GET", "/ui/steps", sl_api_ui_steps, SL_HTTP_ON_WORKER, PREFIX | ADMIN},
     {"GET", "/ui", sl_api_ui, SL_HTTP_HERE, PUBLIC | PREFIX},
+    {"GET", "/", sl_api_root, SL_HTTP_HERE, PUBLIC},
     {"GET", "/sluice/v1", sl_api_admin_get, SL_HTTP_ON_WORKER, PREFIX | ADMIN},
     {"POST", "/sluice/v1", sl_api_admin_post, SL_HTTP_ON_WORKER, PREFIX | ADMIN},
 };
@@ -229,10 +230,15 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
                 .message = "Invalid API key. Give a key of this router as \"Authorization: Bearer KEY\"."});
     } else if (!r && other) {
         sl_http_add_header(c, "Allow", other->method);
-        sl_http_answer_error(c, &(struct sl_http_error){.err = SL_EINVAL, .status = 405});
+        char text[64];
+        snprintf(text, sizeof text, "This path takes %s.", other->method);
+        sl_http_answer_error(c, &(struct sl_http_error){.err = SL_EINVAL, .status = 405, .message = text});
     } else if (!r) {
-        char text[256];
-        snprintf(text, sizeof text, "There is no %.150s here.", sl_http_path(c));
+        char text[320];
+        snprintf(text, sizeof text,
+                 "There is no %.150s here; clients' paths are /v1/chat/completions, /v1/completions, "
+                 "/v1/models, /tokenize, /detokenize and /apply-template.",
+                 sl_http_path(c));
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_ENOTFOUND, .message = text});
     } else if (r->flags & ADMIN && !may_operate(a, c)) {
         sl_http_answer_error(

@@ -37,6 +37,7 @@ void sl_api_admin_get(struct sl_api *a, struct sl_http_call *c, const char *arg)
 void sl_api_admin_post(struct sl_api *a, struct sl_http_call *c, const char *arg);
 
 void sl_api_ui(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_root(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_ui_state(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_ui_steps(struct sl_api *a, struct sl_http_call *c, const char *arg);
 

@@ -37,13 +37,20 @@ static void answer_file(struct sl_http_call *c, const struct sl_ui_file *file)
     sl_buf_fini(&body);
 }
 
-void sl_api_ui(struct sl_api *a, struct sl_http_call *c, const char *arg)
+/* Who opens the router's address in a browser wants to see the cluster. */
+void sl_api_root(struct sl_api *a, struct sl_http_call *c, const char *arg)
 {
     (void)a;
+    (void)arg;
+    sl_http_add_header(c, "Location", "ui/");
+    sl_http_answer(c, 301, NULL, NULL);
+}
+
+void sl_api_ui(struct sl_api *a, struct sl_http_call *c, const char *arg)
+{
     const char *path = sl_http_path(c);
     if (path[strlen(path) - 1] != '/' && !arg[0]) { /* names of files count from the folder */
-        sl_http_add_header(c, "Location", "ui/");
-        sl_http_answer(c, 301, NULL, NULL);
+        sl_api_root(a, c, arg);
         return;
     }
     for (size_t i = 0; i < sl_n_ui_files; i++)

@@ -158,8 +158,7 @@ static bool number_arg(struct sl_admin_wait *w, size_t i, uint64_t dflt, uint64_
     *out = strtoull(w->args[i], &end, 10);
     if (end != w->args[i] && !*end && w->args[i][0] != '-' && *out <= max)
         return true;
-    sl_admin_refuse(o, SL_EINVAL, "%s is a number from 0 to %" PRIu64 ", not '%.40s'.", what, max,
-                    w->args[i]);
+    sl_admin_refuse(o, SL_EINVAL, "%s a number from 0 to %" PRIu64 ", not '%.40s'.", what, max, w->args[i]);
     return false;
 }
 
@@ -167,7 +166,7 @@ static bool op_requests(struct sl_flow *f, struct sl_admin_wait *w, struct sl_ad
 {
     struct sl_admin_state s = state_of(f);
     uint64_t n;
-    if (number_arg(w, 0, RECENT, RECENT_MAX, "How many ended requests to show", o, &n))
+    if (number_arg(w, 0, RECENT, RECENT_MAX, "How many ended requests to show is", o, &n))
         sl_admin_requests(o, &s, UINT32_MAX, (uint32_t)n);
     return true;
 }
@@ -176,11 +175,11 @@ static bool op_events(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admi
 {
     uint64_t n;
     if (w->n_args == 2 && strcmp(w->args[0], "after") == 0) {
-        if (number_arg(w, 1, 0, UINT64_MAX - 1, "The number of an event", o, &n))
+        if (number_arg(w, 1, 0, UINT64_MAX - 1, "The number of an event is", o, &n))
             sl_admin_events_after(o, f->events_log, n);
     } else if (w->n_args == 2) {
         sl_admin_refuse(o, SL_EINVAL, "Operation events takes N, or: after NUMBER.");
-    } else if (number_arg(w, 0, RECENT, SL_CLUSTER_EVENTS, "How many events to show", o, &n)) {
+    } else if (number_arg(w, 0, RECENT, SL_CLUSTER_EVENTS, "How many events to show is", o, &n)) {
         sl_admin_events(o, f->events_log, (uint32_t)n);
     }
     return true;
@@ -400,7 +399,8 @@ static bool op_split(struct sl_flow *f, struct sl_admin_wait *w, struct sl_admin
     bool rule = w->n_args && strcmp(w->args[0], "auto") == 0;
     uint64_t n = f->split;
     if (w->n_args && !rule &&
-        !number_arg(w, 0, 0, f->conf.context_length ? f->conf.context_length : UINT32_MAX, "A split", o, &n))
+        !number_arg(w, 0, 0, f->conf.context_length ? f->conf.context_length : UINT32_MAX,
+                    "A split is auto, or", o, &n))
         return true;
     uint32_t split = rule ? 0 : (uint32_t)n;
     if (split != f->split)

@@ -142,7 +142,8 @@ static enum sl_err open_files(struct page *p, const struct options *o, struct sl
         f->path = o->files.items[i];
         f->doc = json_load_file(f->path, 0, &error);
         if (!f->doc)
-            return sl_why_set(why, SL_EPARSE, "%s:%d: %s", f->path, error.line, error.text);
+            return error.line > 0 ? sl_why_set(why, SL_EPARSE, "%s:%d: %s", f->path, error.line, error.text)
+                                  : sl_why_set(why, SL_EPARSE, "%s", error.text);
         p->n++;
         if (!find_kind(f->doc, &f->kind))
             return sl_why_set(why, SL_EPARSE,

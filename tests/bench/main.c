@@ -61,7 +61,10 @@ static char **with_words(const struct sl_bench_command *c, int *argc, char **arg
 
 static int run(const struct sl_bench_command *c, int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+    bool asks = false;
+    for (int i = 1; i < argc; i++)
+        asks |= strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+    if (asks) {
         printf("usage: sluice-bench %s %s\n\n%s\n\n", c->name, c->usage, c->help);
         sl_conf_help(c->options, stdout);
         if (c->more_help)
@@ -90,8 +93,17 @@ int main(int argc, char **argv)
         help(stderr);
         return SL_BENCH_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    if (argc > 2 && strcmp(argv[1], "help") == 0) { /* as COMMAND --help */
+        static char option[] = "--help";
+        argv[1] = argv[2];
+        argv[2] = option;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         help(stdout);
+        return SL_BENCH_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("sluice-bench " SLUICE_VERSION);
         return SL_BENCH_OK;
     }
     if (strcmp(argv[1], "manual") == 0) {

@@ -46,6 +46,9 @@ def main():
         check("shared pages are told", json.loads(out)["shared_pages"])
         bad = subprocess.run(command(model, batch="1,x"), capture_output=True, text=True)
         check("a bad list is refused", bad.returncode == 2 and "whole numbers" in bad.stderr)
+        helps = [subprocess.run([BENCH, *words], check=True, capture_output=True, text=True).stdout for words in (("help", "engine"), ("engine", "--batch", "1", "--help"))]
+        check("help where a person asks for it", helps[0] == helps[1] and "usage: sluice-bench engine" in helps[0])
+        check("a version", subprocess.run([BENCH, "--version"], check=True, capture_output=True, text=True).stdout.startswith("sluice-bench "))
         steps = [BENCH, "steps", "--model", model, "--streams", "2", "--stream-prompt", "8", "--prompt-tokens", "200", "--lead-steps", "10",
                  "--rounds", "1", "--warm-rounds", "0", "--chunks", "16,0", "--kv-memory", "4M", "--json", result, "--csv", picture]
         subprocess.run(steps, check=True)

@@ -278,7 +278,9 @@ enum sl_err sl_trace_open(const struct sl_trace_conf *c, struct sl_trace *out, s
     *out = (struct sl_trace){0};
     struct reader r = {.c = c, .t = out, .build = {.t = out}};
     if (!c->path && (c->rate <= 0 || c->n == 0))
-        return sl_why_set(why, SL_EINVAL, "a drawn load needs a rate and a number of requests");
+        return sl_why_set(
+            why, SL_EINVAL,
+            "no load is given; name a trace with --trace, or draw one with --rate and --requests");
     if (c->path) {
         enum sl_err e = read_file(&r, why);
         if (e) {

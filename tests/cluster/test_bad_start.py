@@ -62,6 +62,13 @@ class BadStart(unittest.TestCase):
         self.refused("sluice-decode", "--model", self.model, "--transfer-listen", "8.8.8.8:0", words=["trust_network"])
         self.refused("sluice-decode", "--model", self.model, "--backend", "abacus", words=["abacus"])
         self.refused("sluice-router", "--model", self.model, "--mode", "psychic", words=["psychic"])
+        # Addresses are looked at before the model is read, and by --check-config.
+        for which, key, value in (("decode", "routers", "127.0.0.1:7100"), ("decode", "routers", "tcp://127.0.0.1"), ("decode", "listen", "http://127.0.0.1:0"),
+                                  ("prefill", "transfer-listen", "tcp://127.0.0.1"), ("router", "admin-url", "/tmp/x.sock"), ("router", "register-url", "tcp://127.0.0.1:70000"),
+                                  ("router", "event-url", "7101")):
+            self.refused("sluice-" + which, "--model", self.model, "--" + key, value, "--check-config", words=[key.replace("-", "_"), value, "expected"])
+        self.refused("sluice-router", "--model", self.model, "--listen", "127.0.0.1:0", "--register-url", "tcp://127.0.0.1:0", "--admin-url",
+                     f"ipc://{self.folder.name}/none/r.sock", words=["no such folder"], want=1)
 
     def test_broken_model_files(self):
         for which in ("sluice-router", "sluice-decode"):

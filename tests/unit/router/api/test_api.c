@@ -252,7 +252,8 @@ static void bad_requests_have_an_error_object_streaming_or_not(void **state)
         {"POST", "/v1/chat/completions", "", "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400,
          "messages[0].content"},
         {"POST", "/v1/embeddings", "", "{}", 404, ""},
-        {"GET", "/", "", NULL, 404, ""},
+        {"GET", "/nothing", "", NULL, 404, ""},
+        {"POST", "/", "", NULL, 405, ""},
         {"GET", "/v1/completions", "", NULL, 405, ""},
         {"DELETE", "/v1/models", "", NULL, 405, ""},
         {"POST", "/v1/completions", "", NULL, 415, ""},
@@ -433,6 +434,7 @@ static void page_asks_for_no_key_and_its_data_do(void **state)
         int status;
         const char *type;
     } cases[] = {
+        {"/", "", 301, NULL},
         {"/ui", "", 301, NULL},
         {"/ui/", "", 200, "text/html; charset=utf-8"},
         {"/ui/index.html", "", 200, "text/html; charset=utf-8"},
