@@ -46,7 +46,6 @@ struct sl_wire_client {
     pthread_mutex_t lock; /* of all below, but not of the fields of a slot in use: those are its callback's */
     bool closing, ticking;
     uint64_t server_id, n_sealed;
-    uint64_t unanswered_ms; /* since when calls get no answer; 0 = none was made since the last answer */
     struct sl_list waiting, undelivered;
     uint32_t n_waiting, max_waiting;
     uint32_t n_slots;
@@ -105,6 +104,7 @@ static nng_msg *seal_call(struct sl_wire_client *c, struct call *k)
 
 static void start(struct slot *s)
 {
+    sl_dial_begin(s->client->dial);
     nng_msg *m = s->call->msg;
     if (s->client->secret)
         m = seal_call(s->client, s->call);
@@ -185,10 +185,9 @@ static void on_aio(void *arg)
             nng_msg_free(m);
     }
     pthread_mutex_lock(&c->lock);
-    if (rv == 0)
-        c->unanswered_ms = 0;
     bool closing = c->closing;
     pthread_mutex_unlock(&c->lock);
+    sl_dial_end(c->dial, rv == 0);
     if (closing) { /* sl_wire_client_close() ends the call */
         sl_wire_free(e);
         return;
@@ -235,10 +234,16 @@ static void on_tick(void *arg)
     }
 }
 
-static void client_free(struct sl_wire_client *c)
+static void client_free(void *arg)
 {
-    for (uint32_t i = 0; i < c->n_slots; i++)
-        nng_aio_free(c->slots[i].aio);
+    struct sl_wire_client *c = arg;
+    for (uint32_t i = 0; i < c->n_slots; i++) {
+        nng_aio *aio = c->slots[i].aio;
+        nng_msg *m = nng_aio_get_msg(aio); /* begun after it was stopped */
+        if (m)
+            nng_msg_free(m);
+        nng_aio_free(aio);
+    }
     nng_aio_free(c->tick);
     pthread_mutex_destroy(&c->lock);
     sl_free(c);
@@ -277,8 +282,8 @@ enum sl_err sl_wire_client_open(const char *url, const struct sl_wire_guard *gua
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
                          : sl_dial_open(c->sock, url, guard, &c->dial, why);
     if (err != SL_OK) {
-        sl_nng_close(c->sock);
-        client_free(c);
+        if (sl_nng_close(c->sock))
+            client_free(c);
         return err;
     }
     *out = c;
@@ -313,7 +318,6 @@ void sl_wire_client_close(struct sl_wire_client *c)
     for (uint32_t i = 0; i < c->n_slots; i++)
         nng_aio_stop(c->slots[i].aio);
     nng_aio_stop(c->tick);
-    sl_dial_close(c->dial);
     /* no callback runs any more */
     end_calls(c, &c->undelivered);
     for (uint32_t i = 0; i < c->n_slots; i++) {
@@ -323,7 +327,7 @@ void sl_wire_client_close(struct sl_wire_client *c)
         end_call(c, s->call);
     }
     end_calls(c, &c->waiting);
-    client_free(c);
+    sl_dial_close(c->dial, client_free, c);
 }
 
 enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64_t tag, uint32_t timeout_ms)
@@ -338,9 +342,6 @@ enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64
     struct slot *slot = NULL;
     bool tick = false;
     pthread_mutex_lock(&c->lock);
-    if (!c->unanswered_ms)
-        c->unanswered_ms = sl_now_ms();
-    bool suspect = sl_now_ms() - c->unanswered_ms > SL_UNANSWERED_MS;
     for (uint32_t i = 0; i < c->n_slots && !slot; i++) {
         if (!c->slots[i].call)
             slot = &c->slots[i];
@@ -359,8 +360,6 @@ enum sl_err sl_wire_call(struct sl_wire_client *c, Sluice__Envelope *msg, uint64
         start(slot);
     if (tick)
         nng_sleep_aio(TICK_MS, c->tick);
-    if (suspect)
-        sl_dial_suspect(c->dial);
     if (err != SL_OK)
         call_free(k);
     return err;
@@ -446,7 +445,7 @@ enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard
         err = ask(s, url, sl_nng_secret(guard, url), m, timeout_ms, answer, why);
     nng_msg_free(m);
     if (dial)
-        sl_dial_close(dial);
+        sl_dial_close(dial, NULL, NULL);
     else
         sl_nng_close(s);
     return err;

@@ -6,11 +6,11 @@
  * without for a while tries a plain connection. When the peer takes it, and some dialer's tries later there is still
  * none of nng's, the dialer is dead: a new one is started, then the old one closed. A dialer that still dials is left
  * alone, since closing one that connects at that moment may never return; but for one that a long cut put to sleep (its
- * packets are tried again after up to a minute). So all of this is done in a thread of its own, one at a time: when a
- * close did not return, the new dialer is the last.
+ * packets are tried again after up to a minute). So all of this is done in a thread of its own, for which nobody waits.
  *
- * Nor does nng always tell that a pipe is gone: its only thread that frees pipes may stand still for ever, and a dialer
- * whose pipe is not freed never dials again. So the users of a socket judge by what comes of it: sl_dial_suspect(). */
+ * Nor does nng always tell that a pipe is gone: its only thread that frees pipes may stand still for ever (wire_close.c),
+ * and a dialer whose pipe is not freed never dials again. So the users of a socket say what is under way, and a
+ * connection on which nothing gets through is replaced, whether or not more is sent meanwhile. */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -26,6 +26,7 @@
 
 #define WAIT_MIN_MS 1500  /* three times as long as a dialer waits between two tries */
 #define WAIT_MAX_MS 12000 /* a try costs one connection, and a peer that is back is found so late */
+#define WATCH_MS    2000
 #define SUSPECT_MAX_MS                                                                                       \
     600000            /* two renewals of a peer that has long nothing to say are this far apart in the end */
 #define PROBE_MS 1000 /* a plain connection takes a round trip, or one more when its first packet is lost */
@@ -33,16 +34,21 @@
 struct sl_dial {
     nng_socket sock;
     char *url;
-    const struct sl_wire_guard *guard;
-    nng_aio *look;        /* sleeps while there is no connection */
+    nng_tls_config *tls; /* NULL = none */
+    nng_aio *look;       /* sleeps while there is no connection */
+    nng_aio *watch;      /* sleeps while something is under way */
+    void (*closed)(void *arg);
+    void *closed_arg;
     pthread_mutex_t lock; /* of all below */
     nng_dialer dialer;
     int n_pipes;
-    int refs; /* the owner's, and that of the thread that mends */
+    int refs; /* the owner's, and that of each thread that mends */
     nng_duration wait_ms;
-    uint64_t suspect_ms; /* from when on a suspicion is heard */
+    uint32_t n_under_way;
+    uint64_t waits_ms;   /* since when nothing got through; 0 = nothing was under way since then */
+    uint64_t suspect_ms; /* from when on a connection may be suspected */
     uint64_t suspect_wait_ms;
-    bool looking, stopped, suspected;
+    bool looking, watching, mending, stopped, suspected;
     bool answered; /* the peer took a plain connection, and there was none of nng's since */
 };
 
@@ -54,32 +60,30 @@ static void unref(struct sl_dial *d)
     if (!last)
         return;
     nng_aio_free(d->look);
+    nng_aio_free(d->watch);
+    if (d->tls) /* nng does not take NULL */
+        nng_tls_config_free(d->tls);
     pthread_mutex_destroy(&d->lock);
     sl_free(d->url);
     sl_free(d);
 }
 
-/* Under the lock, but for the first. */
-static enum sl_err start_dialer(struct sl_dial *d, struct sl_why *why)
+/* Not under the lock: callbacks that take it come with locks of nng's. */
+static int start_dialer(struct sl_dial *d, nng_dialer *out)
 {
-    nng_tls_config *tls = NULL;
-    enum sl_err err = sl_nng_tls(d->guard, d->url, false, &tls, why);
-    if (err != SL_OK)
-        return err;
     nng_dialer dialer;
     int rv = nng_dialer_create(&dialer, d->sock, d->url);
-    bool created = rv == 0;
-    if (rv == 0 && tls)
-        rv = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
+    if (rv != 0)
+        return rv;
+    if (d->tls)
+        rv = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, d->tls);
     if (rv == 0)
         rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
-    if (tls) /* nng does not take NULL */
-        nng_tls_config_free(tls);
     if (rv == 0)
-        d->dialer = dialer;
-    else if (created)
+        *out = dialer;
+    else
         nng_dialer_close(dialer); /* it never dialed */
-    return rv == 0 ? SL_OK : sl_nng_url_error(rv, "dial", d->url, why);
+    return rv;
 }
 
 /* Under the lock. */
@@ -97,6 +101,8 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
     struct sl_dial *d = arg;
     pthread_mutex_lock(&d->lock);
     d->n_pipes += event == NNG_PIPE_EV_ADD_PRE ? 1 : -1;
+    if (event == NNG_PIPE_EV_ADD_PRE && d->waits_ms)
+        d->waits_ms = sl_now_ms(); /* for this one */
     d->wait_ms = WAIT_MIN_MS;
     d->answered = false;
     if (d->n_pipes == 0 && !d->looking)
@@ -143,28 +149,62 @@ static bool peer_is_there(const char *url)
     return there;
 }
 
+/* Under the lock: whether there seems to be a connection, and nothing gets through. */
+static bool is_stuck(const struct sl_dial *d)
+{
+    return d->n_pipes > 0 && d->waits_ms && sl_now_ms() - d->waits_ms > SL_UNANSWERED_MS;
+}
+
+/* Under the lock: the peer was looked for because of a suspicion. */
+static void suspect_later(struct sl_dial *d, bool renewed)
+{
+    d->suspect_ms = sl_now_ms() + (renewed ? d->suspect_wait_ms : WAIT_MIN_MS);
+    if (renewed)
+        d->suspect_wait_ms =
+            d->suspect_wait_ms < SUSPECT_MAX_MS / 2 ? 2 * d->suspect_wait_ms : SUSPECT_MAX_MS;
+}
+
+/* Starts another dialer, and takes it for the one there was. False: there was none to be had, or the dial is closed. */
+static bool renew(struct sl_dial *d, bool stuck, nng_dialer *old)
+{
+    nng_dialer dialer;
+    int rv = start_dialer(d, &dialer);
+    sl_log(stuck ? SL_LOG_WARN : SL_LOG_DEBUG, "%s url=%s result=\"%s\"",
+           stuck ? "a control connection gave no answers, dialed anew" : "dialed anew", d->url,
+           rv != 0 ? nng_strerror(rv) : "ok");
+    if (rv != 0)
+        return false;
+    pthread_mutex_lock(&d->lock);
+    bool renewed = !d->stopped;
+    *old = d->dialer;
+    if (renewed)
+        d->dialer = dialer;
+    pthread_mutex_unlock(&d->lock);
+    if (!renewed)
+        nng_dialer_close(dialer);
+    return renewed;
+}
+
 static void *mend(void *arg)
 {
     struct sl_dial *d = arg;
-    struct sl_why why = {{0}};
-    bool there = peer_is_there(d->url), renewed = false;
+    bool there = peer_is_there(d->url);
+    nng_dialer old;
     pthread_mutex_lock(&d->lock);
-    nng_dialer old = d->dialer;
-    bool suspected = d->suspected;
+    bool stuck = d->suspected && is_stuck(d);
+    bool missing = (d->n_pipes == 0 || stuck) && !d->stopped;
+    bool dead = missing && there && (d->answered || stuck);
+    pthread_mutex_unlock(&d->lock);
+    bool renewed = dead && renew(d, stuck, &old);
+    pthread_mutex_lock(&d->lock);
+    if (missing)
+        d->answered = there && !dead && d->n_pipes == 0;
+    if (missing && there)
+        d->wait_ms = WAIT_MIN_MS;
+    if (stuck)
+        suspect_later(d, renewed);
     d->suspected = false;
-    if ((d->n_pipes == 0 || suspected) && !d->stopped) {
-        bool dead = there && (d->answered || suspected);
-        d->answered = there && !dead;
-        if (dead) {
-            enum sl_err err = start_dialer(d, &why);
-            renewed = err == SL_OK;
-            sl_log(suspected ? SL_LOG_WARN : SL_LOG_DEBUG, "%s url=%s code=%s why=\"%s\"",
-                   suspected ? "a control connection gave no answers, dialed anew" : "dialed anew", d->url,
-                   sl_err_name(err), why.text);
-        }
-        if (there)
-            d->wait_ms = WAIT_MIN_MS;
-    }
+    d->mending = false;
     pthread_mutex_unlock(&d->lock);
     if (renewed)
         nng_dialer_close(old);
@@ -176,22 +216,60 @@ static void *mend(void *arg)
 static void start_mending(struct sl_dial *d)
 {
     pthread_t thread;
-    if (d->refs == 1 && pthread_create(&thread, NULL, mend, d) == 0) {
+    if (!d->mending && pthread_create(&thread, NULL, mend, d) == 0) {
         pthread_detach(thread);
+        d->mending = true;
         d->refs++;
     }
 }
 
-void sl_dial_suspect(struct sl_dial *d)
+/* Under the lock. */
+static void check(struct sl_dial *d)
 {
-    uint64_t now = sl_now_ms();
-    pthread_mutex_lock(&d->lock);
-    if (d->n_pipes > 0 && !d->stopped && d->refs == 1 && now >= d->suspect_ms) {
+    if (is_stuck(d) && !d->stopped && sl_now_ms() >= d->suspect_ms) {
         d->suspected = true;
-        d->suspect_ms = now + d->suspect_wait_ms;
-        d->suspect_wait_ms =
-            d->suspect_wait_ms < SUSPECT_MAX_MS / 2 ? 2 * d->suspect_wait_ms : SUSPECT_MAX_MS;
         start_mending(d);
+    }
+}
+
+/* Under the lock. */
+static void watch_on(struct sl_dial *d)
+{
+    if (d->watching || d->stopped || d->n_under_way == 0)
+        return;
+    d->watching = true;
+    nng_sleep_aio(WATCH_MS, d->watch);
+}
+
+static void on_watch(void *arg)
+{
+    struct sl_dial *d = arg;
+    pthread_mutex_lock(&d->lock);
+    d->watching = false;
+    if (d->n_under_way > 0)
+        check(d);
+    watch_on(d);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void sl_dial_begin(struct sl_dial *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->n_under_way++;
+    if (!d->waits_ms)
+        d->waits_ms = sl_now_ms();
+    check(d);
+    watch_on(d);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void sl_dial_end(struct sl_dial *d, bool got_through)
+{
+    pthread_mutex_lock(&d->lock);
+    d->n_under_way--;
+    if (got_through) {
+        d->waits_ms = d->n_under_way > 0 ? sl_now_ms() : 0;
+        d->suspect_wait_ms = SL_UNANSWERED_MS;
     }
     pthread_mutex_unlock(&d->lock);
 }
@@ -215,23 +293,30 @@ enum sl_err sl_dial_open(nng_socket sock, const char *url, const struct sl_wire_
     struct sl_dial *d = sl_xcalloc(1, sizeof *d);
     *d = (struct sl_dial){.sock = sock,
                           .url = sl_xstrdup(url),
-                          .guard = guard,
                           .refs = 1,
                           .wait_ms = WAIT_MIN_MS,
                           .suspect_wait_ms = SL_UNANSWERED_MS};
     pthread_mutex_init(&d->lock, NULL);
-    if (nng_aio_alloc(&d->look, on_look, d) != 0) {
+    if (nng_aio_alloc(&d->look, on_look, d) != 0 || nng_aio_alloc(&d->watch, on_watch, d) != 0) {
         unref(d);
         return sl_why_set(why, SL_ENOMEM, "no memory for %s", url);
     }
-    nng_pipe_notify(sock, NNG_PIPE_EV_ADD_PRE, on_pipe, d);
-    nng_pipe_notify(sock, NNG_PIPE_EV_REM_POST, on_pipe, d);
-    enum sl_err err = start_dialer(d, why);
+    enum sl_err err = sl_nng_tls(guard, url, false, &d->tls, why);
     if (err != SL_OK) {
         unref(d);
         return err;
     }
+    nng_pipe_notify(sock, NNG_PIPE_EV_ADD_PRE, on_pipe, d);
+    nng_pipe_notify(sock, NNG_PIPE_EV_REM_POST, on_pipe, d);
+    nng_dialer dialer;
+    int rv = start_dialer(d, &dialer);
+    if (rv != 0) {
+        err = sl_nng_url_error(rv, "dial", url, why);
+        unref(d);
+        return err;
+    }
     pthread_mutex_lock(&d->lock);
+    d->dialer = dialer;
     if (d->n_pipes == 0 && !d->looking)
         look_later(d);
     pthread_mutex_unlock(&d->lock);
@@ -239,12 +324,23 @@ enum sl_err sl_dial_open(nng_socket sock, const char *url, const struct sl_wire_
     return SL_OK;
 }
 
-void sl_dial_close(struct sl_dial *d)
+static void on_closed(void *arg)
+{
+    struct sl_dial *d = arg;
+    if (d->closed)
+        d->closed(d->closed_arg);
+    unref(d);
+}
+
+void sl_dial_close(struct sl_dial *d, void (*closed)(void *arg), void *arg)
 {
     pthread_mutex_lock(&d->lock);
     d->stopped = true;
+    d->closed = closed;
+    d->closed_arg = arg;
+    nng_dialer dialer = d->dialer;
     pthread_mutex_unlock(&d->lock);
     nng_aio_stop(d->look);
-    if (sl_nng_close(d->sock))
-        unref(d); /* else its connections still call here */
+    nng_aio_stop(d->watch);
+    sl_nng_close_later(d->sock, dialer, on_closed, d);
 }

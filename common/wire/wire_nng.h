@@ -70,27 +70,34 @@ SL_MUST_CHECK enum sl_err sl_nng_listen(nng_socket s, const char *url, const str
                                         char **bound, struct sl_why *why);
 enum sl_err sl_nng_url_error(int rv, const char *verb, const char *url, struct sl_why *why);
 
-/* of wire_dial.c: dials without waiting, and for as long as it takes. guard is borrowed, and the socket until
- * sl_dial_close() closes it; on error it stays the caller's to close, after which nothing of the dial is left.
- * Stop the aios that use the socket before. */
+/* of wire_dial.c: dials without waiting, and for as long as it takes, and anew where nothing gets through. The
+ * socket is borrowed until sl_dial_close() closes it; on error it stays the caller's to close, after which nothing
+ * of the dial is left. */
 struct sl_dial;
 SL_MUST_CHECK enum sl_err sl_dial_open(nng_socket s, const char *url, const struct sl_wire_guard *guard,
                                        struct sl_dial **out, struct sl_why *why);
-void sl_dial_close(struct sl_dial *d);
-/* What was sent got nowhere for SL_UNANSWERED_MS, though nng says that there is a connection: it is replaced, when the
- * peer takes a plain one. Waits for nothing; ever rarer when said again and again. Any thread. */
+/* Stop the aios that use the socket before. Waits as sl_nng_close_later() does; closed(arg), in a thread of its own, once nng calls
+ * nobody any more, which may be never: what it may still call into is freed there (closed NULL: there is nothing). */
+void sl_dial_close(struct sl_dial *d, void (*closed)(void *arg), void *arg);
+/* Around whatever is handed to nng to get to the peer: before, and once it got there or nng gave it up. While something
+ * is under way and nothing gets through for SL_UNANSWERED_MS, though nng says that there is a connection, the connection is
+ * replaced when the peer takes a plain one; ever rarer until something gets through. Any thread. */
 #define SL_UNANSWERED_MS 6000 /* three times RESEND_MS of a client: sent twice more, in vain */
-void sl_dial_suspect(struct sl_dial *d);
+void sl_dial_begin(struct sl_dial *d);
+void sl_dial_end(struct sl_dial *d, bool got_through);
 
 /* of wire_tls.c: what TLS needs for this address; *out is NULL where it takes none. Freed with
  * nng_tls_config_free(). */
 SL_MUST_CHECK enum sl_err sl_nng_tls(const struct sl_wire_guard *guard, const char *url, bool listens,
                                      nng_tls_config **out, struct sl_why *why);
 
-/* Closes within bounds. nng 1.5.2 now and then never returns from closing a socket whose dialer is connecting
- * at that moment; such a socket is left to a thread of its own, and false returned. Stop the aios that use the
- * socket before. */
+/* of wire_close.c. Stop the aios that use the socket before. Waits 2 s at most: false = it is left behind, and nng may
+ * still call into what it knows of. */
 bool sl_nng_close(nng_socket s);
+/* Waits a moment, but not where nng stands still; closed as at sl_dial_close(). dialer: the one that is not closed yet. */
+void sl_nng_close_later(nng_socket s, nng_dialer dialer, void (*closed)(void *arg), void *arg);
+/* How many are being closed, or stay behind. */
+unsigned sl_nng_n_closing(void);
 
 /* of wire_server.c: answers with a refusal; in->internal becomes NULL */
 void sl_nng_server_drop(struct sl_wire_in *in);

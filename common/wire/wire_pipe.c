@@ -5,7 +5,6 @@
  * a resync. */
 #include <pthread.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/wire/wire_nng.h"
@@ -67,6 +66,13 @@ static void on_pull(void *arg)
     nng_recv_aio(p->sock, p->aio);
 }
 
+static void pull_free(struct sl_wire_pull *p)
+{
+    nng_aio_free(p->aio);
+    sl_free(p->url);
+    sl_free(p);
+}
+
 enum sl_err sl_wire_pull_open(const char *url, const struct sl_wire_guard *guard, struct sl_queue *queue,
                               uint64_t tag, struct sl_wire_pull **out, struct sl_why *why)
 {
@@ -84,9 +90,8 @@ enum sl_err sl_wire_pull_open(const char *url, const struct sl_wire_guard *guard
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url)
                          : sl_nng_listen(p->sock, url, guard, &p->url, why);
     if (err != SL_OK) {
-        sl_nng_close(p->sock);
-        nng_aio_free(p->aio);
-        sl_free(p);
+        if (sl_nng_close(p->sock))
+            pull_free(p);
         return err;
     }
     nng_recv_aio(p->sock, p->aio);
@@ -99,11 +104,9 @@ void sl_wire_pull_close(struct sl_wire_pull *p)
     if (!p)
         return;
     nng_aio_stop(p->aio);
-    sl_nng_close(p->sock);
-    nng_aio_free(p->aio);
     sl_wire_in_free(p->kept);
-    sl_free(p->url);
-    sl_free(p);
+    if (sl_nng_close(p->sock))
+        pull_free(p);
 }
 
 const char *sl_wire_pull_url(const struct sl_wire_pull *p)
@@ -119,7 +122,6 @@ struct sl_wire_push {
     uint64_t id;
     pthread_mutex_t lock; /* of all below */
     uint64_t n_sent;
-    uint64_t since_ms; /* of the one being sent */
     bool sending, closing;
     uint32_t head, n, max;
     nng_msg *line[]; /* ring of those behind the one being sent */
@@ -131,7 +133,6 @@ static nng_msg *next_message(struct sl_wire_push *p)
     p->sending = p->n > 0 && !p->closing;
     if (!p->sending)
         return NULL;
-    p->since_ms = sl_now_ms();
     nng_msg *m = p->line[p->head];
     p->head = p->head + 1 == p->max ? 0 : p->head + 1;
     p->n--;
@@ -140,6 +141,7 @@ static nng_msg *next_message(struct sl_wire_push *p)
 
 static void send_message(struct sl_wire_push *p, nng_msg *m)
 {
+    sl_dial_begin(p->dial);
     nng_aio_set_msg(p->aio, m);
     nng_send_aio(p->sock, p->aio);
 }
@@ -147,7 +149,9 @@ static void send_message(struct sl_wire_push *p, nng_msg *m)
 static void on_push(void *arg)
 {
     struct sl_wire_push *p = arg;
-    if (nng_aio_result(p->aio) != 0) {
+    int rv = nng_aio_result(p->aio);
+    sl_dial_end(p->dial, rv == 0);
+    if (rv != 0) {
         nng_msg_free(nng_aio_get_msg(p->aio));
         nng_aio_set_msg(p->aio, NULL);
     }
@@ -158,6 +162,14 @@ static void on_push(void *arg)
         send_message(p, m);
 }
 
+static void push_free(void *arg)
+{
+    struct sl_wire_push *p = arg;
+    nng_aio_free(p->aio);
+    pthread_mutex_destroy(&p->lock);
+    sl_free(p);
+}
+
 enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard, uint32_t max_waiting,
                               struct sl_wire_push **out, struct sl_why *why)
 {
@@ -166,9 +178,10 @@ enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard
     p->max = max_waiting;
     p->secret = sl_nng_secret(guard, url);
     p->id = sl_seal_new_id();
+    pthread_mutex_init(&p->lock, NULL);
     int rv = nng_push0_open(&p->sock);
     if (rv != 0) {
-        sl_free(p);
+        push_free(p);
         return sl_why_set(why, SL_EIO, "no socket for %s: %s", url, nng_strerror(rv));
     }
     sl_nng_set_options(p->sock);
@@ -176,12 +189,10 @@ enum sl_err sl_wire_push_open(const char *url, const struct sl_wire_guard *guard
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no memory for %s", url)
                          : sl_dial_open(p->sock, url, guard, &p->dial, why);
     if (err != SL_OK) {
-        sl_nng_close(p->sock);
-        nng_aio_free(p->aio);
-        sl_free(p);
+        if (sl_nng_close(p->sock))
+            push_free(p);
         return err;
     }
-    pthread_mutex_init(&p->lock, NULL);
     *out = p;
     return SL_OK;
 }
@@ -194,14 +205,11 @@ void sl_wire_push_close(struct sl_wire_push *p)
     p->closing = true;
     pthread_mutex_unlock(&p->lock);
     nng_aio_stop(p->aio);
-    sl_dial_close(p->dial);
-    nng_aio_free(p->aio);
     for (; p->n; p->n--) {
         nng_msg_free(p->line[p->head]);
         p->head = p->head + 1 == p->max ? 0 : p->head + 1;
     }
-    pthread_mutex_destroy(&p->lock);
-    sl_free(p);
+    sl_dial_close(p->dial, push_free, p);
 }
 
 enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
@@ -212,7 +220,6 @@ enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
         return err;
     pthread_mutex_lock(&p->lock);
     nng_msg *now = NULL;
-    bool suspect = p->sending && sl_now_ms() - p->since_ms > SL_UNANSWERED_MS;
     if (p->n == p->max) {
         err = SL_EAGAIN;
     } else {
@@ -228,8 +235,6 @@ enum sl_err sl_wire_push_send(struct sl_wire_push *p, Sluice__Envelope *msg)
     pthread_mutex_unlock(&p->lock);
     if (now)
         send_message(p, now);
-    if (suspect)
-        sl_dial_suspect(p->dial);
     if (err != SL_OK)
         nng_msg_free(m);
     return err;

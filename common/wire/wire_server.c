@@ -216,8 +216,8 @@ enum sl_err sl_wire_server_open(const char *url, const struct sl_wire_guard *gua
     enum sl_err err = rv ? sl_why_set(why, SL_ENOMEM, "no context for %s: %s", url, nng_strerror(rv))
                          : sl_nng_listen(s->sock, url, guard, &s->url, why);
     if (err != SL_OK) {
-        sl_nng_close(s->sock);
-        unref(s);
+        if (sl_nng_close(s->sock))
+            unref(s);
         return err;
     }
     for (uint32_t i = 0; i < s->n_contexts; i++)
@@ -235,10 +235,11 @@ void sl_wire_server_close(struct sl_wire_server *s)
     pthread_mutex_unlock(&s->lock);
     /* Before the aios: a context that nobody reads any more would swallow a request, and its client would not
      * send it again. A socket that only listens has no dialer to hang on. */
-    sl_nng_close(s->sock);
+    bool closed = sl_nng_close(s->sock);
     for (uint32_t i = 0; i < s->n_contexts; i++)
         nng_aio_stop(s->contexts[i].aio);
-    unref(s);
+    if (closed)
+        unref(s); /* else it stays behind */
 }
 
 const char *sl_wire_server_url(const struct sl_wire_server *s)

@@ -6,17 +6,14 @@
  * may or may not call back when it is used again: nothing here counts on either. */
 #include "common/wire/wire_nng.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
 #define RECONNECT_MIN_MS 50
 #define RECONNECT_MAX_MS 500
-#define CLOSE_WAIT_S     2 /* a socket closes in milliseconds, or never */
 
 const struct sl_secret *sl_nng_secret(const struct sl_wire_guard *guard, const char *url)
 {
@@ -92,65 +89,6 @@ void sl_wire_in_free(struct sl_wire_in *in)
         sl_nng_server_drop(in);
     sl_wire_free(in->msg);
     sl_free(in);
-}
-
-/* Shared by the closing thread and the caller that may stop waiting for it: the last one frees it. */
-struct closing {
-    nng_socket socket;
-    pthread_mutex_t lock;
-    pthread_cond_t done_cond;
-    bool done, abandoned;
-};
-
-static void closing_free(struct closing *c)
-{
-    pthread_mutex_destroy(&c->lock);
-    pthread_cond_destroy(&c->done_cond);
-    sl_free(c);
-}
-
-static void *close_socket(void *arg)
-{
-    struct closing *c = arg;
-    nng_close(c->socket);
-    pthread_mutex_lock(&c->lock);
-    c->done = true;
-    bool last = c->abandoned;
-    pthread_cond_signal(&c->done_cond);
-    pthread_mutex_unlock(&c->lock);
-    if (last)
-        closing_free(c);
-    return NULL;
-}
-
-bool sl_nng_close(nng_socket s)
-{
-    struct closing *c = sl_xcalloc(1, sizeof *c);
-    pthread_t thread;
-    struct timespec until;
-    c->socket = s;
-    pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->done_cond, NULL);
-    if (pthread_create(&thread, NULL, close_socket, c) != 0) {
-        closing_free(c);
-        nng_close(s);
-        return true;
-    }
-    pthread_detach(thread);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += CLOSE_WAIT_S;
-    pthread_mutex_lock(&c->lock);
-    int rv = 0;
-    while (!c->done && rv == 0)
-        rv = pthread_cond_timedwait(&c->done_cond, &c->lock, &until);
-    bool done = c->done;
-    c->abandoned = !done;
-    pthread_mutex_unlock(&c->lock);
-    if (done)
-        closing_free(c);
-    else
-        SL_WARN("a control socket did not close in time and is left behind waited_s=%d", CLOSE_WAIT_S);
-    return done;
 }
 
 void sl_nng_set_options(nng_socket s)

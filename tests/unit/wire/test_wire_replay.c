@@ -21,7 +21,7 @@
 #include "common/wire/wire_nng.h"
 
 #define ANY       "tcp://127.0.0.1:0"
-#define LONG_MS   120000
+#define LONG_MS   600000
 #define MAX_PAIRS 16
 #define MAX_HEARD (1u << 20)
 #define POLL_MS   5

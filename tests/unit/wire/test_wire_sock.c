@@ -1,5 +1,4 @@
 /* The sockets of the control plane on loopback: answers, failures, order, back-pressure. */
-#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,92 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <cmocka.h>
 #include <nng/nng.h>
-#include <nng/protocol/pair0/pair.h>
 #include <nng/protocol/reqrep0/req.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/wire/wire_nng.h"
-
-#define ANY     "tcp://127.0.0.1:0"
-#define LONG_MS 120000
-
-/* An address that nobody else takes, also while it is closed. */
-static void own_url(char url[64])
-{
-    snprintf(url, 64, "ipc:///tmp/sluice-test-%d.sock", (int)getpid());
-}
-
-static Sluice__Envelope make_cancel(Sluice__Cancel *c, uint32_t attempt)
-{
-    sluice__cancel__init(c);
-    c->request_id = (char *)"r";
-    c->attempt = attempt;
-    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
-    e.body_case = SLUICE__ENVELOPE__BODY_CANCEL;
-    e.cancel = c;
-    return e;
-}
-
-static void reply_code(struct sl_wire_in *in, uint32_t code)
-{
-    Sluice__CommandReply r = SLUICE__COMMAND_REPLY__INIT;
-    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
-    r.code = code;
-    e.body_case = SLUICE__ENVELOPE__BODY_COMMAND_REPLY;
-    e.command_reply = &r;
-    sl_wire_reply(in, &e);
-}
-
-static struct sl_wire_in *take(struct sl_queue *q)
-{
-    assert_true(sl_queue_wait(q, LONG_MS));
-    return sl_queue_pop(q);
-}
-
-struct pair {
-    struct sl_queue *requests, *answers;
-    struct sl_wire_server *server;
-    struct sl_wire_client *client;
-};
-
-static void pair_open_at(struct pair *p, const char *url, size_t max_requests, uint32_t n_contexts,
-                         uint32_t max_waiting)
-{
-    struct sl_why why = {{0}};
-    p->requests = sl_queue_new(max_requests);
-    p->answers = sl_queue_new(1024);
-    assert_int_equal(sl_wire_server_open(url, NULL, 16, p->requests, 5, &p->server, &why), SL_OK);
-    assert_int_equal(sl_wire_client_open(sl_wire_server_url(p->server), NULL, n_contexts, max_waiting,
-                                         p->answers, &p->client, &why),
-                     SL_OK);
-}
-
-static void pair_open(struct pair *p, size_t max_requests, uint32_t n_contexts, uint32_t max_waiting)
-{
-    pair_open_at(p, ANY, max_requests, n_contexts, max_waiting);
-}
-
-static void drain(struct sl_queue *q)
-{
-    for (struct sl_wire_in *in; (in = sl_queue_pop(q));)
-        sl_wire_in_free(in);
-}
-
-static void pair_close(struct pair *p)
-{
-    sl_wire_client_close(p->client);
-    sl_wire_server_close(p->server);
-    drain(p->requests);
-    drain(p->answers);
-    sl_queue_free(p->requests);
-    sl_queue_free(p->answers);
-}
+#include "tests/unit/wire/wire_pair.h"
 
 static void call_answered_brings_the_reply_with_its_tag(void **state)
 {
@@ -292,7 +214,7 @@ static void request_of_junk_is_answered_in_words(void **state)
         sl_wire_free(e);
         nng_msg_free(m);
     }
-    nng_close(s);
+    sl_nng_close(s);
     sl_wire_server_close(server);
     sl_queue_free(q);
 }
@@ -449,196 +371,6 @@ static void ipc_address_works(void **state)
     sl_wire_server_close(server);
     sl_queue_free(q);
     sl_queue_free(answers);
-}
-
-static void client_reconnects_when_its_server_comes_back(void **state)
-{
-    (void)state;
-    struct pair p;
-    char url[64];
-    own_url(url);
-    pair_open_at(&p, url, 16, 4, 4);
-    sl_wire_server_close(p.server);
-    Sluice__Cancel c;
-    Sluice__Envelope e = make_cancel(&c, 1);
-    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
-    assert_int_equal(sl_wire_server_open(url, NULL, 4, p.requests, 0, &p.server, NULL), SL_OK);
-    reply_code(take(p.requests), 0);
-    struct sl_wire_in *in = take(p.answers);
-    assert_int_equal(in->err, SL_OK);
-    sl_wire_in_free(in);
-    pair_close(&p);
-}
-
-static struct sl_wire_in *ask(nng_socket s, struct sl_queue *requests)
-{
-    Sluice__Cancel c;
-    Sluice__Envelope e = make_cancel(&c, 1);
-    nng_msg *m;
-    assert_int_equal(sl_nng_pack(&e, &m), SL_OK);
-    assert_int_equal(nng_sendmsg(s, m, 0), 0);
-    return take(requests);
-}
-
-/* nng 1.5.2 itself ends a dialer whose connection is reset in its first bytes; here the test does. */
-static void dialer_that_gave_up_is_followed_by_another(void **state)
-{
-    (void)state;
-    struct sl_queue *requests = sl_queue_new(4);
-    struct sl_wire_server *server;
-    struct sl_dial *dial;
-    nng_socket s;
-    nng_msg *m;
-    assert_int_equal(sl_wire_server_open(ANY, NULL, 2, requests, 0, &server, NULL), SL_OK);
-    assert_int_equal(nng_req0_open(&s), 0);
-    assert_int_equal(sl_dial_open(s, sl_wire_server_url(server), NULL, &dial, NULL), SL_OK);
-    for (int life = 0; life < 2; life++) {
-        reply_code(ask(s, requests), 7);
-        assert_int_equal(nng_recvmsg(s, &m, 0), 0);
-        nng_dialer d = nng_pipe_dialer(nng_msg_get_pipe(m));
-        nng_msg_free(m);
-        if (life == 0)
-            assert_int_equal(nng_dialer_close(d), 0);
-    }
-    sl_dial_close(dial);
-    sl_wire_server_close(server);
-    sl_queue_free(requests);
-}
-
-static uint32_t next_dialer_id(nng_socket s)
-{
-    nng_dialer d;
-    assert_int_equal(nng_dialer_create(&d, s, "tcp://127.0.0.1:1"), 0);
-    uint32_t id = (uint32_t)nng_dialer_id(d);
-    assert_int_equal(nng_dialer_close(d), 0);
-    return id;
-}
-
-/* A dialer whose peer is away dials on: closing it as it does may never return. */
-static void dialer_of_a_peer_that_is_away_is_left_alone(void **state)
-{
-    (void)state;
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0); /* has the port, but does not listen */
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, len), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
-    char url[64];
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ntohs(a.sin_port));
-    struct sl_dial *dial;
-    nng_socket s;
-    assert_int_equal(nng_req0_open(&s), 0);
-    uint32_t before = next_dialer_id(s);
-    assert_int_equal(sl_dial_open(s, url, NULL, &dial, NULL), SL_OK);
-    usleep(3500 * 1000); /* it looks after 1.5 and 3 s; if it comes to that later, nothing is seen here */
-    assert_int_equal(next_dialer_id(s), before + 2);
-    sl_dial_close(dial);
-    close(fd);
-}
-
-/* Ends this process's connections to and at that address; how many. */
-static int cut(const char *url)
-{
-    int port = (int)strtol(strrchr(url, ':') + 1, NULL, 10), n = 0;
-    for (int fd = 3; fd < 256; fd++) {
-        struct sockaddr_in here, there;
-        socklen_t h = sizeof here, t = sizeof there;
-        if (getsockname(fd, (struct sockaddr *)&here, &h) == 0 &&
-            getpeername(fd, (struct sockaddr *)&there, &t) == 0 && here.sin_family == AF_INET &&
-            (ntohs(here.sin_port) == port || ntohs(there.sin_port) == port)) {
-            shutdown(fd, SHUT_RDWR);
-            n++;
-        }
-    }
-    return n;
-}
-
-static void hold_reaper(nng_pipe p, nng_pipe_ev ev, void *arg)
-{
-    (void)p;
-    (void)ev;
-    sem_t *s = arg;
-    sem_post(&s[0]);
-    while (sem_wait(&s[1]) != 0)
-        ;
-}
-
-/* A pipe is freed by nng's one thread for that, and only then dialed for again. In nng 1.5.2 that thread may stand still
- * for ever; here the test holds it. */
-static void connection_that_nng_never_frees_is_replaced(void **state)
-{
-    (void)state;
-    sem_t held[2]; /* the thread is held, it may go on */
-    nng_socket a, b;
-    sem_init(&held[0], 0, 0);
-    sem_init(&held[1], 0, 0);
-    assert_int_equal(nng_pair0_open(&a), 0);
-    assert_int_equal(nng_pair0_open(&b), 0);
-    assert_int_equal(nng_pipe_notify(a, NNG_PIPE_EV_REM_POST, hold_reaper, held), 0);
-    assert_int_equal(nng_listen(a, "inproc://held", NULL, 0), 0);
-    assert_int_equal(nng_dial(b, "inproc://held", NULL, 0), 0);
-    nng_msg *m;
-    assert_int_equal(nng_msg_alloc(&m, 0), 0);
-    assert_int_equal(nng_sendmsg(b, m, 0), 0);
-    assert_int_equal(nng_recvmsg(a, &m, 0), 0);
-    nng_pipe pair = nng_msg_get_pipe(m);
-    nng_msg_free(m);
-
-    struct sl_queue *requests = sl_queue_new(64), *answers = sl_queue_new(64), *events = sl_queue_new(64);
-    struct sl_wire_server *server;
-    struct sl_wire_client *client;
-    struct sl_wire_pull *pull;
-    struct sl_wire_push *push;
-    Sluice__Cancel c;
-    Sluice__Envelope e = make_cancel(&c, 1);
-    assert_int_equal(sl_wire_server_open(ANY, NULL, 2, requests, 0, &server, NULL), SL_OK);
-    assert_int_equal(sl_wire_client_open(sl_wire_server_url(server), NULL, 2, 4, answers, &client, NULL),
-                     SL_OK);
-    assert_int_equal(sl_wire_pull_open(ANY, NULL, events, 0, &pull, NULL), SL_OK);
-    assert_int_equal(sl_wire_push_open(sl_wire_pull_url(pull), NULL, 64, &push, NULL), SL_OK);
-    for (int life = 0; life < 2; life++) {
-        struct sl_wire_in *in;
-        bool answered = false, heard = false;
-        while (!answered || !heard) { /* as a node that registers, and tells */
-            enum sl_err called = sl_wire_call(client, &e, 1, 1000), sent = sl_wire_push_send(push, &e);
-            assert_true(called == SL_OK || called == SL_EAGAIN);
-            assert_true(sent == SL_OK || sent == SL_EAGAIN);
-            for (int i = 0; i < 40; i++, usleep(10000)) {
-                while ((in = sl_queue_pop(requests)))
-                    reply_code(in, 7);
-                while ((in = sl_queue_pop(events))) {
-                    heard = true;
-                    sl_wire_in_free(in);
-                }
-                in = sl_queue_pop(answers);
-                if (!in)
-                    continue;
-                answered |= in->err == SL_OK;
-                sl_wire_in_free(in);
-                break;
-            }
-        }
-        if (life == 0) {
-            assert_int_equal(nng_pipe_close(pair), 0);
-            assert_int_equal(sem_wait(&held[0]), 0);
-            assert_true(cut(sl_wire_server_url(server)) > 0);
-            assert_true(cut(sl_wire_pull_url(pull)) > 0);
-        }
-    }
-    sl_wire_client_close(client); /* within bounds, though nng cannot */
-    sl_wire_push_close(push);
-    assert_int_equal(nng_pipe_notify(a, NNG_PIPE_EV_REM_POST, NULL, NULL), 0); /* no second time */
-    sem_post(&held[1]);
-    nng_close(b);
-    nng_close(a);
-    sl_wire_server_close(server);
-    sl_wire_pull_close(pull);
-    struct sl_queue *queues[] = {requests, answers, events};
-    for (size_t i = 0; i < SL_COUNTOF(queues); i++) {
-        for (struct sl_wire_in *in; (in = sl_queue_pop(queues[i]));)
-            sl_wire_in_free(in);
-        sl_queue_free(queues[i]);
-    }
 }
 
 static const struct sl_secret secret_a = {{1}}, secret_b = {{2}};
@@ -823,10 +555,6 @@ int main(void)
         cmocka_unit_test(answer_counts_for_its_request_only),
         cmocka_unit_test(event_without_the_secret_is_dropped),
         cmocka_unit_test(ipc_needs_no_secret),
-        cmocka_unit_test(client_reconnects_when_its_server_comes_back),
-        cmocka_unit_test(dialer_that_gave_up_is_followed_by_another),
-        cmocka_unit_test(dialer_of_a_peer_that_is_away_is_left_alone),
-        cmocka_unit_test(connection_that_nng_never_frees_is_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
