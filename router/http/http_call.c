@@ -283,7 +283,7 @@ void sl_http_call_proceed(struct sl_http_call *c)
         return;
     c->suspended = c->in_body = false;
     MHD_resume_connection(c->mhd);
-    c->server->library_ready = true;
+    c->conn->library->ready = true;
 }
 
 /* ---- the library's callbacks ---- */

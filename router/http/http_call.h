@@ -13,6 +13,9 @@
 
 #define SL_HTTP_MAX_HEADERS 16
 #define SL_HTTP_ID_BYTES    132
+/* The library walks over all suspended connections of a daemon whenever it resumes one: 10,000 streams cost every
+ * request beside them some milliseconds of the http thread when they are one daemon's. */
+#define SL_HTTP_LIBRARIES 64
 
 /* What a connection is doing, for the time limits; http thread. */
 enum sl_http_phase {
@@ -22,9 +25,18 @@ enum sl_http_phase {
     SL_HTTP_WORKING    /* being answered */
 };
 
+/* One daemon of the library, with some of the connections. http thread. */
+struct sl_http_library {
+    struct sl_http_server *server;
+    struct MHD_Daemon *daemon;
+    bool ready;      /* MHD_run() has something to do */
+    uint64_t due_ms; /* when it has without that */
+};
+
 struct sl_http_conn {
     struct sl_list link; /* server.conns */
     struct sl_http_server *server;
+    struct sl_http_library *library;
     int fd;
     enum sl_http_phase phase;
     uint64_t since_ms;
@@ -84,7 +96,6 @@ struct sl_http_server {
     struct sl_http_conf conf;
     char *listen;
     uint16_t port;
-    struct MHD_Daemon *daemon;
     struct sl_loop *loop;
     struct sl_thread thread;
     pthread_t self;
@@ -96,9 +107,12 @@ struct sl_http_server {
 
     struct sl_list conns; /* http thread */
     uint32_t n_conns;
+    uint32_t n_accepted; /* since the start, modulo 2^32 */
+    int listen_fd;
+    bool accepts; /* listen_fd is looked at */
     uint64_t last_scan_ms;
-    bool library_ready;    /* MHD_run() has something to do */
     uint64_t unread_bytes; /* of all answers */
+    struct sl_http_library libraries[SL_HTTP_LIBRARIES];
 
     pthread_mutex_t ready_lock;
     struct sl_http_call *ready_first, *ready_last;

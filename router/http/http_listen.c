@@ -10,7 +10,7 @@
 
 #include "router/http/http_server.h"
 
-#define BACKLOG 1024 /* the kernel cuts it at somaxconn */
+#define BACKLOG 4096 /* the kernel cuts it at somaxconn */
 
 static bool parse_port(const char *text, uint16_t *port)
 {

@@ -1,19 +1,20 @@
-/* router/http/http_server.c - the http thread: our own epoll loop around libmicrohttpd's daemon.
+/* router/http/http_server.c - the http thread: our own epoll loop around daemons of libmicrohttpd.
  *
- * The library's internal epoll thread stalls when exactly 128 sockets become ready at once, so the daemon
- * runs without a thread: its epoll fd stands in our loop. A round: wait -> some calls of the ready list (woken,
- * answered, client gone) -> MHD_run(), where it has something to do -> once a second, the time limits.
+ * The library's internal epoll thread stalls when exactly 128 sockets become ready at once, so its daemons
+ * run without threads: their epoll fds stand in our loop, which also accepts and gives each connection to one of
+ * them. A round: wait -> some calls of the ready list (woken, answered, client gone) -> MHD_run() of those that
+ * have something to do -> once a second, the time limits.
  * The ready list is how other threads reach this one; a call stands in it once at most, so it needs no limit
  * of its own. Only so many of it are served in a round: when a token comes for each of thousands of streams at
  * once, new clients are accepted and read between them.
  *
- * The library answers nothing past its own connection limit, so that limit lies above max_connections and the
- * difference is answered 503. Its inactivity timeout ends connections that take no bytes; times for receiving
+ * Connections past max_connections are answered 503, past REFUSED_CONNECTIONS more they wait to be accepted. Its inactivity timeout ends connections that take no bytes; times for receiving
  * are ours, because one byte a second counts as activity there. They also catch what the library misses: a
  * client that sends half a request and closes in the same moment (a short read counts as "no more is there",
  * and its epoll is edge-triggered). Over TLS no 408 can be sent past the library: those are only cut. */
 #include "router/http/http_call.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -31,7 +32,7 @@
 #include "router/http/http_tls_library.h"
 #include "router/http/http_workers.h"
 
-#define REFUSED_CONNECTIONS 64                 /* open at once only to be told 503 */
+#define REFUSED_CONNECTIONS 64u                /* open at once only to be told 503 */
 #define HEADER_MEMORY_BYTES ((size_t)32 << 10) /* the library's per connection, headers included */
 /* The kernel's part of what a slow reader leaves unread; it would take megabytes. It doubles the number. */
 #define SEND_BUFFER_BYTES (128 << 10)
@@ -39,12 +40,15 @@
 #define TLS_VERSIONS      "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define IDLE_POLL_MS      5u
 #define READY_PER_ROUND   64u /* calls, some 10 us each: what a new client waits for at most */
+#define ACCEPTS_PER_ROUND 64u
+
+static void accept_again(struct sl_http_server *s);
 
 static void on_library(void *arg, uint32_t events)
 {
-    struct sl_http_server *s = arg;
+    struct sl_http_library *l = arg;
     (void)events;
-    s->library_ready = true;
+    l->ready = true;
 }
 
 SL_PRINTF(2, 0) static void on_library_log(void *arg, const char *fmt, va_list args)
@@ -61,12 +65,14 @@ SL_PRINTF(2, 0) static void on_library_log(void *arg, const char *fmt, va_list a
 static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode code)
 {
-    struct sl_http_server *s = arg;
+    struct sl_http_library *l = arg;
+    struct sl_http_server *s = l->server;
     struct sl_http_conn *k = *context;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const int on = 1, send_buffer = SEND_BUFFER_BYTES;
         k = sl_xcalloc(1, sizeof *k);
         k->server = s;
+        k->library = l;
         k->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         k->since_ms = sl_now_ms();
         k->refused = s->n_conns >= s->conf.max_connections;
@@ -80,8 +86,42 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
         s->n_conns--;
         sl_free(k);
         *context = NULL;
+        accept_again(s);
     }
     sl_metric_set(s->m_conns, s->n_conns);
+}
+
+static void on_listen(void *arg, uint32_t events)
+{
+    struct sl_http_server *s = arg;
+    (void)events;
+    for (uint32_t i = 0; i < ACCEPTS_PER_ROUND; i++) {
+        struct sockaddr_storage from;
+        socklen_t len = sizeof from;
+        int fd = -1;
+        if (s->n_conns < s->conf.max_connections + REFUSED_CONNECTIONS)
+            fd = accept4(s->listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        else
+            errno = EMFILE;
+        if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            sl_loop_remove(s->loop, s->listen_fd);
+            s->accepts = false; /* until one closes, or the next look at the times */
+            return;
+        }
+        if (fd < 0)
+            continue; /* that client is gone already */
+        struct sl_http_library *l = &s->libraries[s->n_accepted++ % SL_HTTP_LIBRARIES];
+        l->ready = true;
+        (void)MHD_add_connection(l->daemon, fd, (struct sockaddr *)&from, len); /* closes it where it fails */
+    }
+}
+
+static void accept_again(struct sl_http_server *s)
+{
+    if (!s->accepts && s->listen_fd >= 0)
+        s->accepts = sl_loop_add(s->loop, s->listen_fd, EPOLLIN, on_listen, s) == SL_OK;
 }
 
 /* Whole answers are looked at here: what leaves one unread for a scan or more when there is too much in all, and has more
@@ -157,23 +197,46 @@ static void run_ready(struct sl_http_server *s, uint32_t most)
     }
 }
 
+static void run_library(struct sl_http_library *l)
+{
+    unsigned long long wait_ms;
+    l->ready = false;
+    MHD_run(l->daemon);
+    l->due_ms = MHD_get_timeout(l->daemon, &wait_ms) == MHD_YES ? sl_now_ms() + wait_ms : UINT64_MAX;
+}
+
+static uint64_t time_to_wait_ms(struct sl_http_server *s)
+{
+    uint64_t now_ms = sl_now_ms(), until_ms = n_ready(s) ? now_ms : now_ms + SCAN_EVERY_MS;
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES; i++) {
+        const struct sl_http_library *l = &s->libraries[i];
+        if (l->ready || l->due_ms < until_ms)
+            until_ms = l->ready ? now_ms : l->due_ms;
+    }
+    return until_ms > now_ms ? until_ms - now_ms : 0;
+}
+
 static void round_once(struct sl_http_server *s)
 {
-    unsigned long long wait_ms = SCAN_EVERY_MS, library_ms;
-    if (MHD_get_timeout(s->daemon, &library_ms) == MHD_YES && library_ms < wait_ms)
-        wait_ms = library_ms;
-    if (n_ready(s))
-        wait_ms = 0;
-    uint64_t began_ms = sl_now_ms();
-    sl_loop_once(s->loop, (uint32_t)wait_ms);
+    sl_loop_once(s->loop, (uint32_t)time_to_wait_ms(s));
     run_ready(s, READY_PER_ROUND);
-    if (s->library_ready || sl_now_ms() - began_ms >= wait_ms) {
-        s->library_ready = false;
-        MHD_run(s->daemon);
-    }
-    uint64_t now_ms = sl_now_ms(); /* after all that puts down when something began */
-    if (now_ms - s->last_scan_ms >= SCAN_EVERY_MS)
+    uint64_t now_ms = sl_now_ms();
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES; i++)
+        if (s->libraries[i].ready || s->libraries[i].due_ms <= now_ms)
+            run_library(&s->libraries[i]);
+    now_ms = sl_now_ms(); /* after all that puts down when something began */
+    if (now_ms - s->last_scan_ms >= SCAN_EVERY_MS) {
+        accept_again(s);
         enforce_times(s, now_ms);
+    }
+}
+
+static void stop_libraries(struct sl_http_server *s)
+{
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES; i++)
+        if (s->libraries[i].daemon)
+            MHD_stop_daemon(s->libraries[i].daemon);
+    memset(s->libraries, 0, sizeof s->libraries);
 }
 
 static void http_main(void *arg)
@@ -192,9 +255,9 @@ static void http_main(void *arg)
             sl_http_call_proceed(k->call);
         }
     }
-    MHD_run(s->daemon);
-    MHD_stop_daemon(s->daemon);
-    s->daemon = NULL;
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES; i++)
+        MHD_run(s->libraries[i].daemon);
+    stop_libraries(s);
     run_ready(s, n_ready(s));
 }
 
@@ -227,7 +290,7 @@ static void register_metrics(struct sl_http_server *s)
     s->m_status[0] = s->m_status[5];
 }
 
-static enum sl_err start_daemon(struct sl_http_server *s, int listen_fd, struct sl_why *why)
+static enum sl_err start_library(struct sl_http_server *s, struct sl_http_library *l, struct sl_why *why)
 {
     static const struct MHD_OptionItem no_tls[] = {{MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem tls[] = {
@@ -235,32 +298,29 @@ static enum sl_err start_daemon(struct sl_http_server *s, int listen_fd, struct 
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_VERSIONS},
         {MHD_OPTION_END, 0, NULL},
     };
-    s->daemon = MHD_start_daemon(
-        (s->conf.tls ? MHD_USE_TLS : 0) | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
-        NULL, NULL, sl_http_call_access, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s,
-        MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->conf.max_connections + REFUSED_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)s->conf.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_MEMORY_BYTES,
-        MHD_OPTION_NOTIFY_COMPLETED, sl_http_call_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        s, MHD_OPTION_URI_LOG_CALLBACK, sl_http_call_begin, s, MHD_OPTION_ARRAY, s->conf.tls ? tls : no_tls,
-        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
-    if (!s->daemon)
+    l->server = s;
+    l->daemon = MHD_start_daemon(
+        (s->conf.tls ? MHD_USE_TLS : 0) | MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET |
+            MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG,
+        0, NULL, NULL, sl_http_call_access, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->conf.max_connections + REFUSED_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->conf.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        HEADER_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, sl_http_call_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_URI_LOG_CALLBACK, sl_http_call_begin, s,
+        MHD_OPTION_ARRAY, s->conf.tls ? tls : no_tls, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!l->daemon)
         return sl_why_set(why, SL_EIO,
                           "the HTTP library did not start on %s (more connections than open files allowed?)",
                           s->listen);
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD);
-    enum sl_err err = sl_loop_add(s->loop, info->epoll_fd, EPOLLIN, on_library, s);
-    if (err) {
-        MHD_stop_daemon(s->daemon);
-        return sl_why_set(why, err, "the HTTP library's epoll descriptor cannot be watched");
-    }
-    return SL_OK;
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    enum sl_err err = sl_loop_add(s->loop, info->epoll_fd, EPOLLIN, on_library, l);
+    return err ? sl_why_set(why, err, "the HTTP library's epoll descriptor cannot be watched") : SL_OK;
 }
 
 enum sl_err sl_http_server_open(const struct sl_http_conf *conf, struct sl_http_server **out,
                                 struct sl_why *why)
 {
-    int listen_fd = -1;
     struct sl_http_server *s = sl_xcalloc(1, sizeof *s);
     s->conf = *conf;
     s->listen = sl_xstrdup(conf->listen);
@@ -268,7 +328,7 @@ enum sl_err sl_http_server_open(const struct sl_http_conf *conf, struct sl_http_
     sl_list_init(&s->conns);
     SL_ASSERT(pthread_mutex_init(&s->ready_lock, NULL) == 0);
     register_metrics(s);
-    enum sl_err err = sl_http_listen_open(conf->listen, &listen_fd, &s->port, why);
+    enum sl_err err = sl_http_listen_open(conf->listen, &s->listen_fd, &s->port, why);
     if (err)
         goto free_server;
     err = sl_loop_open(&s->loop);
@@ -282,26 +342,25 @@ enum sl_err sl_http_server_open(const struct sl_http_conf *conf, struct sl_http_
         sl_why_set(why, err, "the API threads did not start");
         goto close_loop;
     }
-    err = start_daemon(s, listen_fd, why);
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES && !err; i++)
+        err = start_library(s, &s->libraries[i], why);
     if (err)
-        goto close_workers;
-    listen_fd = -1; /* the daemon's from here */
+        goto stop_libraries;
+    accept_again(s);
     err = sl_thread_start(&s->thread, "http", http_main, s);
     if (err) {
         sl_why_set(why, err, "the HTTP thread did not start");
-        goto stop_daemon;
+        goto stop_libraries;
     }
     *out = s;
     return SL_OK;
-stop_daemon:
-    MHD_stop_daemon(s->daemon);
-close_workers:
+stop_libraries:
+    stop_libraries(s);
     sl_http_workers_close(s->workers);
 close_loop:
     sl_loop_close(s->loop);
 close_listen:
-    if (listen_fd >= 0)
-        close(listen_fd);
+    close(s->listen_fd);
 free_server:
     pthread_mutex_destroy(&s->ready_lock);
     sl_free(s->listen);
@@ -317,6 +376,7 @@ void sl_http_server_close(struct sl_http_server *s)
     sl_loop_wake(s->loop);
     sl_thread_join(&s->thread);
     sl_loop_close(s->loop);
+    close(s->listen_fd);
     pthread_mutex_destroy(&s->ready_lock);
     sl_free(s->listen);
     sl_free(s);

@@ -215,7 +215,9 @@ static int on_timer(CURLM *multi, long timeout_ms, void *arg)
 
 static void start(struct run *r, struct sl_job *j)
 {
-    CURL *c = r->n_idle ? r->idle[--r->n_idle] : curl_easy_init();
+    /* without an idle handle no connection is idle, and curl need not look through all of them for one */
+    bool fresh = !r->n_idle;
+    CURL *c = fresh ? curl_easy_init() : r->idle[--r->n_idle];
     char *url = sl_xasprintf("%s%s", r->conf->base_url, j->path);
     struct curl_slist *h = curl_slist_append(NULL, "Content-Type: application/json");
     h = curl_slist_append(h, "Expect:"); /* long prompts are not announced first */
@@ -235,6 +237,7 @@ static void start(struct run *r, struct sl_job *j)
     curl_easy_setopt(c, CURLOPT_HEADERDATA, j);
     curl_easy_setopt(c, CURLOPT_PRIVATE, j);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_FRESH_CONNECT, fresh ? 1L : 0L);
     curl_easy_setopt(c, CURLOPT_NOPROXY, "*");
     curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, r->conf->insecure ? 0L : 1L);
     curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, r->conf->insecure ? 0L : 2L);

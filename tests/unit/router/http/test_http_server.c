@@ -42,7 +42,8 @@ struct rig {
     struct sl_http_call *many[N_MANY];
     _Atomic size_t n_many;
     _Atomic bool all_at_once;
-    size_t n_given, n_given_before; /* frames; when /count came. http thread */
+    size_t n_given;                /* frames; http thread */
+    _Atomic size_t n_given_before; /* the same when /count came */
 };
 
 struct stream {
@@ -207,7 +208,7 @@ static void handle(void *arg, struct sl_http_call *c)
         return;
     }
     if (strcmp(path, "/count") == 0)
-        rig->n_given_before = rig->n_given;
+        atomic_store(&rig->n_given_before, rig->n_given);
     if (strcmp(path, "/hold") == 0 || strcmp(path, "/hold-here") == 0) {
         atomic_fetch_add(&rig->holding, 1);
         sem_wait(&rig->hold);
@@ -255,6 +256,16 @@ static void close_rig(struct rig *rig)
     sl_metrics_free(rig->metrics);
     sem_destroy(&rig->hold);
     sem_destroy(&rig->closed);
+}
+
+static bool told(struct rig *rig, const char *line)
+{
+    struct sl_buf text;
+    sl_buf_init(&text, 1 << 20);
+    sl_metrics_render(rig->metrics, &text);
+    bool found = strstr(text.data, line) != NULL;
+    sl_buf_fini(&text);
+    return found;
 }
 
 static void requests_on_one_connection_are_answered_with_their_ids(void **state)
@@ -424,6 +435,32 @@ static void connection_over_the_limit_is_503(void **state)
     http_reply_fini(&r);
     http_close(&a);
     http_close(&b);
+    close_rig(&rig);
+}
+
+/* The server stops accepting at its limit and those that it tells about it; a place that comes free is taken. */
+static void connection_past_all_limits_waits_for_room(void **state)
+{
+    enum { MOST = 1 + 64 };
+    static struct http_client idle[MOST];
+    struct http_client last;
+    struct http_reply r;
+    struct rig rig;
+    (void)state;
+    open_rig(&rig, &(struct sl_http_conf){.max_connections = 1});
+    for (int i = 0; i < MOST; i++)
+        http_connect(&idle[i], rig.port);
+    for (uint64_t end = sl_now_ms() + LONG_MS; !told(&rig, "sluice_http_connections 65\n"); sched_yield())
+        assert_true(sl_now_ms() < end);
+    http_connect(&last, rig.port);
+    http_request(&last, "GET", "/here", "", NULL);
+    http_close(&idle[0]);
+    http_read(&last, &r);
+    assert_int_equal(r.status, 503);
+    http_reply_fini(&r);
+    http_close(&last);
+    for (int i = 1; i < MOST; i++)
+        http_close(&idle[i]);
     close_rig(&rig);
 }
 
@@ -632,16 +669,6 @@ static void readers_that_leave_too_much_together_are_cut_and_others_are_not(void
     close_rig(&rig);
 }
 
-static bool told(struct rig *rig, const char *line)
-{
-    struct sl_buf text;
-    sl_buf_init(&text, 1 << 20);
-    sl_metrics_render(rig->metrics, &text);
-    bool found = strstr(text.data, line) != NULL;
-    sl_buf_fini(&text);
-    return found;
-}
-
 /* More than sockets hold, and together more than may be unread: one goes, and then there is room. */
 static void whole_answers_left_unread_together_are_cut(void **state)
 {
@@ -719,7 +746,7 @@ static void client_does_not_wait_for_a_frame_of_every_stream(void **state)
     http_read(&other, &r);
     assert_int_equal(r.status, 200);
     http_reply_fini(&r);
-    assert_in_range(rig.n_given_before, 0, N_MANY / 2);
+    assert_in_range(atomic_load(&rig.n_given_before), 0, N_MANY / 2);
     for (size_t i = 0; i < N_MANY; i++) {
         http_read(&many[i], &r);
         assert_true(r.complete);
@@ -763,6 +790,7 @@ int main(void)
         cmocka_unit_test(malformed_requests_do_not_hurt),
         cmocka_unit_test(request_that_never_ends_is_408),
         cmocka_unit_test(connection_over_the_limit_is_503),
+        cmocka_unit_test(connection_past_all_limits_waits_for_room),
         cmocka_unit_test(full_worker_queue_is_429),
         cmocka_unit_test(stream_keeps_order_and_the_connection),
         cmocka_unit_test(stream_to_a_client_without_chunks_ends_with_the_connection),
