@@ -296,7 +296,7 @@ static void advance(struct sl_xfer *x, struct sl_recv *r)
 }
 
 static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, const struct sl_kv_header *h,
-                       size_t len, struct sl_link_rx *rx)
+                       bool is_here, size_t len, struct sl_link_rx *rx)
 {
     bool good = r->state == SL_RECV_GRANTED && h->count > 0 && h->index + h->count <= r->n_pages &&
                 len == (size_t)h->count * x->conf.page_bytes && (!r->rejected || h->index == r->commit_to);
@@ -310,7 +310,7 @@ static void take_pages(struct sl_xfer *x, struct sl_peer *p, struct sl_recv *r, 
     struct sl_flight *f = sl_flight_new(x, p, r->id);
     f->index = h->index;
     f->count = h->count;
-    void *at = x->stage ? sl_stage_receive(x, f, r->pages + h->index, r->n_tokens)
+    void *at = x->stage ? sl_stage_receive(x, f, r->pages + h->index, r->n_tokens, is_here)
                         : sl_xfer_page(x, r->pages[h->index]);
     if (!at) {
         sl_flight_free(x, f);
@@ -433,7 +433,7 @@ void sl_recv_message(struct sl_xfer *x, struct sl_peer *p, const struct sl_kv_he
     else if (!r || r->peer != p)
         p->count.dropped++;
     else if (h->type == SL_KV_PAGES)
-        take_pages(x, p, r, h, len, rx);
+        take_pages(x, p, r, h, data != NULL, len, rx);
     else if (h->type == SL_KV_COMMIT)
         take_commit(x, p, r, h, data, len);
     else if (h->type == SL_KV_PROBS)

@@ -23,8 +23,9 @@ struct sl_link_conf {
     const char *listen;  /* host:port, port 0 = any */
     const char *tls;     /* UCX_TLS */
     const char *devices; /* UCX_NET_DEVICES, NULL = the one of listen's address */
-    void *pool;          /* memory of payloads, registered once; NULL = none of the host's */
+    void *pool;          /* memory of payloads, registered once; NULL = none */
     size_t pool_bytes;
+    bool pool_on_device;  /* it is the CUDA device's, which takes_device() said yes to */
     uint32_t cuda_device; /* that nccl stages payloads on */
     uint32_t
         patience_ms; /* how long the transport may move nothing before it ends a connection, 0 = its own */
@@ -45,8 +46,9 @@ struct sl_link_events {
 };
 
 struct sl_link_ops {
-    const char *name;   /* "ucx", "nccl", "loop" */
-    bool device_memory; /* payloads may lie on the CUDA device */
+    const char *name; /* "ucx", "nccl", "loop" */
+    /* (optional) Whether links opened so take payloads in memory of the CUDA device; none do without it. */
+    bool (*takes_device)(const struct sl_link_conf *conf);
     enum sl_err (*open)(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
                         struct sl_link **out, struct sl_why *why);
     /* Force-closes what is open. No callback runs in it or after it; what was sent or received is gone from
@@ -67,7 +69,8 @@ struct sl_link_ops {
     enum sl_err (*send)(struct sl_conn *c, const void *header, size_t header_len, const void *payload,
                         size_t payload_len, bool control, uint64_t token);
     /* Inside on_message: lets the payload land in dst (payload_len bytes); on_received(token) follows,
-     * perhaps at once, and never before bytes could still be written into dst. */
+     * perhaps at once, and never before bytes could still be written into dst. What on_message gave data of goes to
+     * memory of the host only. */
     void (*recv)(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t len, uint64_t token);
     /* Ends it at once: the only way to cancel what is in flight. on_closed follows in the next progress(). */
     void (*disconnect)(struct sl_conn *c);

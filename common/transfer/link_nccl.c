@@ -480,6 +480,12 @@ static void pin(struct sl_link *l, void *pool, size_t bytes)
         SL_INFO("pages are not pinned for NCCL why=\"%s\"", sl_cuda_text(rc));
 }
 
+static bool nccl_takes_device(const struct sl_link_conf *conf)
+{
+    (void)conf;
+    return true;
+}
+
 static enum sl_err nccl_open(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
                              struct sl_link **out, struct sl_why *why)
 {
@@ -496,6 +502,7 @@ static enum sl_err nccl_open(const struct sl_link_conf *conf, const struct sl_li
     l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     beside.pool = NULL;
     beside.pool_bytes = 0; /* no page goes by UCX */
+    beside.pool_on_device = false;
     e = BESIDE->open(&beside, &beside_events, l, &l->beside, why);
     struct epoll_event in = {.events = EPOLLIN};
     if (!e && (l->efd < 0 || l->timer < 0 || epoll_ctl(l->efd, EPOLL_CTL_ADD, l->timer, &in) != 0 ||
@@ -506,7 +513,8 @@ static enum sl_err nccl_open(const struct sl_link_conf *conf, const struct sl_li
         nccl_close(l);
         return e;
     }
-    pin(l, conf->pool, conf->pool_bytes);
+    if (!conf->pool_on_device)
+        pin(l, conf->pool, conf->pool_bytes);
     SL_INFO("NCCL carries pages version=%d beside=%s", sl_nccl_version, BESIDE->address(l->beside));
     *out = l;
     return SL_OK;
@@ -545,7 +553,7 @@ static const char *nccl_transport(const struct sl_conn *c)
 
 const struct sl_link_ops sl_link_nccl = {
     .name = "nccl",
-    .device_memory = true,
+    .takes_device = nccl_takes_device,
     .open = nccl_open,
     .close = nccl_close,
     .address = nccl_address,

@@ -69,6 +69,8 @@ struct sl_link {
     ucp_worker_h worker;
     ucp_listener_h listener;
     ucp_mem_h pool_mem;
+    const unsigned char *device; /* the pool when it is the CUDA device's, of device_bytes; else NULL */
+    size_t device_bytes;
     int efd;
     char address[64], tls[64];
     struct sl_list conns;
@@ -213,6 +215,16 @@ static void on_recv_done(void *request, ucs_status_t status, size_t length, void
     op_done(arg, status);
 }
 
+/* UCX is told where a payload lies: left to itself it asks the driver each time. */
+static void say_memory(const struct sl_link *l, const void *payload, ucp_request_param_t *p)
+{
+    uintptr_t at = (uintptr_t)payload - (uintptr_t)l->device;
+    if (!l->device || at >= l->device_bytes)
+        return;
+    p->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    p->memory_type = UCS_MEMORY_TYPE_CUDA;
+}
+
 static enum sl_err ucx_send(struct sl_conn *c, const void *header, size_t header_len, const void *payload,
                             size_t payload_len, bool control, uint64_t token)
 {
@@ -232,6 +244,7 @@ static enum sl_err ucx_send(struct sl_conn *c, const void *header, size_t header
         .cb.send = on_send_done,
         .user_data = op,
     };
+    say_memory(c->link, payload, &p);
     c->n_pending++;
     ucs_status_ptr_t r = sl_ucx.am_send_nbx(c->ep, AM_ID, op->header, header_len, payload, payload_len, &p);
     if (r == NULL) {
@@ -261,6 +274,7 @@ static void ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t
         .cb.recv_am = on_recv_done,
         .user_data = op,
     };
+    say_memory(l, dst, &p);
     rx->in_progress = true;
     c->n_pending++;
     ucs_status_ptr_t r = sl_ucx.am_recv_data_nbx(l->worker, rx->data, dst, len, &p);
@@ -376,13 +390,65 @@ static void ucx_close(struct sl_link *l)
     sl_free(l);
 }
 
+static const char *tls_of(const struct sl_link_conf *conf)
+{
+    return conf->tls && *conf->tls ? conf->tls : "tcp";
+}
+
+/* A context with the transports of conf and the network device of its address. */
+static ucs_status_t context_open(const struct sl_link_conf *conf, const struct sockaddr_storage *sa,
+                                 ucp_context_h *out)
+{
+    ucp_config_t *config = NULL;
+    char device[IF_NAMESIZE];
+    const char *devices = conf->devices && *conf->devices ? conf->devices
+                          : device_of(sa, device)         ? device
+                                                          : NULL;
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
+                           .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
+    ucs_status_t s = sl_ucx.config_read(NULL, NULL, &config);
+    if (s == UCS_OK)
+        s = sl_ucx.config_modify(config, "TLS", tls_of(conf));
+    if (s == UCS_OK && devices)
+        s = sl_ucx.config_modify(config, "NET_DEVICES", devices);
+    if (s == UCS_OK)
+        s = sl_ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, out);
+    if (config)
+        sl_ucx.config_release(config);
+    return s;
+}
+
+/* Whether what a context said of the memory that it sends from has a CUDA device's. */
+static bool has_cuda(ucs_status_t status, const ucp_context_attr_t *a)
+{
+    return status == UCS_OK && (a->field_mask & UCP_ATTR_FIELD_MEMORY_TYPES) &&
+           a->memory_types >> UCS_MEMORY_TYPE_CUDA & 1;
+}
+
+/* UCX as this process finds it: built with CUDA or not, and with transports that take the device's memory (cuda_copy
+ * among ucx_tls) or not. What goes wrong here goes wrong again when the link opens, and is told then. */
+static bool ucx_takes_device(const struct sl_link_conf *conf)
+{
+    struct sl_why why;
+    struct sockaddr_storage sa;
+    socklen_t len = 0;
+    ucp_context_h context = NULL;
+    ucp_context_attr_t a = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    if (sl_ucx_load(&why) != SL_OK || resolve(conf->listen, &sa, &len, &why) != SL_OK ||
+        context_open(conf, &sa, &context) != UCS_OK)
+        return false;
+    bool takes = has_cuda(sl_ucx.context_query(context, &a), &a);
+    sl_ucx.cleanup(context);
+    SL_INFO("pages of the device go %s transport=ucx tls=\"%s\"",
+            takes ? "from it and to it" : "by way of pinned host memory", tls_of(conf));
+    return takes;
+}
+
 static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_link_events *events, void *arg,
                             struct sl_link **out, struct sl_why *why)
 {
-    const char *tls = conf->tls && *conf->tls ? conf->tls : "tcp";
     struct sockaddr_storage sa;
     socklen_t sa_len = 0;
-    ucp_config_t *config = NULL;
     struct sl_link *l = sl_xcalloc(1, sizeof *l);
     ucs_status_t s = UCS_OK;
     enum sl_err e;
@@ -390,7 +456,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
     l->events = *events;
     l->arg = arg;
     l->by_ep = sl_hashmap_new();
-    snprintf(l->tls, sizeof l->tls, "%s", tls);
+    snprintf(l->tls, sizeof l->tls, "%s", tls_of(conf));
     sl_list_init(&l->conns);
 
     e = sl_ucx_load(why);
@@ -398,21 +464,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
         e = resolve(conf->listen, &sa, &sa_len, why);
     if (e)
         goto fail;
-    s = sl_ucx.config_read(NULL, NULL, &config);
-    if (s == UCS_OK)
-        s = sl_ucx.config_modify(config, "TLS", tls);
-    char device[IF_NAMESIZE];
-    const char *devices = conf->devices && *conf->devices ? conf->devices
-                          : device_of(&sa, device)        ? device
-                                                          : NULL;
-    if (s == UCS_OK && devices)
-        s = sl_ucx.config_modify(config, "NET_DEVICES", devices);
-    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
-                           .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
-    if (s == UCS_OK)
-        s = sl_ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &l->context);
-    if (config)
-        sl_ucx.config_release(config);
+    s = context_open(conf, &sa, &l->context);
     ucp_worker_params_t wp = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                               .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     if (s == UCS_OK)
@@ -433,6 +485,12 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
                                        UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
                                    .address = conf->pool,
                                    .length = conf->pool_bytes};
+        if (conf->pool_on_device) {
+            mp.field_mask |= UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+            mp.memory_type = UCS_MEMORY_TYPE_CUDA;
+            l->device = conf->pool;
+            l->device_bytes = conf->pool_bytes;
+        }
         s = sl_ucx.mem_map(l->context, &mp, &l->pool_mem);
     }
     ucp_listener_params_t lp = {
@@ -446,7 +504,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
         e = sl_why_set(why, SL_ECONFIG,
                        "UCX cannot listen on %s with transports \"%s\": %s; check transfer_listen, ucx_tls "
                        "and ucx_devices",
-                       conf->listen, tls, sl_ucx.status_string(s));
+                       conf->listen, tls_of(conf), sl_ucx.status_string(s));
         goto fail;
     }
     e = bound_address(l, why);
@@ -486,6 +544,7 @@ static const char *ucx_transport(const struct sl_conn *c)
 
 const struct sl_link_ops sl_link_ucx = {
     .name = "ucx",
+    .takes_device = ucx_takes_device,
     .open = ucx_open,
     .close = ucx_close,
     .address = ucx_address,

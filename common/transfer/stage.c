@@ -6,7 +6,8 @@
  * Slots are the mover's (kernels/kv_mover.h), each of a page; a payload has neighbours, so that one copy over the bus
  * and one message carry pages that lie anywhere. A link that takes memory of the device (link.h) sends from and
  * receives into the device's slots, any other the pinned ones of the host, and then the copy over the bus of one
- * payload runs beside the gathering of the next and the sending of those before.
+ * payload runs beside the gathering of the next and the sending of those before. What comes in host memory already
+ * goes into the host's slots even so.
  *
  * Bounds: P takes what slots there are, and waits. What D has begun to receive it must take: what arrives when no slots
  * are free lands in host memory (a spill), and goes through slots in as many parts as it takes, when there are some.
@@ -49,7 +50,7 @@ static void on_timer(void *arg, uint32_t events)
         return; /* none: what is under way is looked at at the top of every round (sl_stage_step()) */
 }
 
-enum sl_err sl_stage_open(struct sl_xfer *x, struct sl_why *why)
+enum sl_err sl_stage_open(struct sl_xfer *x, bool on_device, struct sl_why *why)
 {
     const struct sl_kv_on_device *d = &x->conf.device;
     size_t bytes = x->conf.stage_bytes ? x->conf.stage_bytes : SL_XFER_STAGE_BYTES;
@@ -62,7 +63,7 @@ enum sl_err sl_stage_open(struct sl_xfer *x, struct sl_why *why)
             "pages are neither host memory nor of a device that moves them; take another backend");
     struct sl_stage *st = x->stage = sl_xcalloc(1, sizeof *st);
     st->ops = d->ops;
-    st->on_device = x->ops->device_memory;
+    st->on_device = on_device;
     sl_list_init(&st->moving);
     sl_list_init(&st->landed);
     st->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
@@ -116,8 +117,8 @@ bool sl_stage_is_host(const struct sl_xfer *x)
 void *sl_stage_memory(const struct sl_xfer *x, size_t *bytes)
 {
     const struct sl_stage *st = x->stage;
-    *bytes = st->on_device ? 0 : st->slots.n_slots * st->slots.page_bytes;
-    return st->on_device ? NULL : st->slots.host;
+    *bytes = st->slots.n_slots * st->slots.page_bytes;
+    return st->on_device ? st->slots.device : st->slots.host;
 }
 
 static unsigned char *slot_at(const struct sl_stage *st, bool on_device, uint32_t slot)
@@ -127,7 +128,7 @@ static unsigned char *slot_at(const struct sl_stage *st, bool on_device, uint32_
 
 void *sl_stage_payload(const struct sl_xfer *x, const struct sl_flight *f)
 {
-    return f->staged->spill ? f->staged->spill : slot_at(x->stage, x->stage->on_device, f->staged->slot);
+    return f->staged->spill ? f->staged->spill : slot_at(x->stage, f->staged->on_device, f->staged->slot);
 }
 
 /* ---- slots ---- */
@@ -160,10 +161,11 @@ static void free_slots(struct sl_stage *st, struct sl_staged *g)
 }
 
 static struct sl_staged *staged_new(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages,
-                                    uint32_t n_tokens)
+                                    uint32_t n_tokens, bool on_device)
 {
     struct sl_staged *g = sl_xcalloc(1, sizeof *g);
     g->flight = f;
+    g->on_device = on_device;
     f->staged = g;
     sl_list_init(&g->node);
     g->pages = sl_xmemdup(pages, f->count * sizeof *pages);
@@ -226,14 +228,15 @@ uint32_t sl_stage_room(const struct sl_xfer *x, uint32_t n)
 void sl_stage_fetch(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens)
 {
     struct sl_stage *st = x->stage;
-    struct sl_staged *g = staged_new(x, f, pages, n_tokens);
+    struct sl_staged *g = staged_new(x, f, pages, n_tokens, st->on_device);
     uint32_t at = 0, n = find_slots(st, st->n_kept, f->count, &at);
     SL_ASSERT(n == f->count); /* sl_stage_room() */
     take_slots(st, g, at, n);
     begin(x, g, st->on_device ? st->ops->gather : st->ops->fetch, n);
 }
 
-void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens)
+void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens,
+                       bool is_here)
 {
     struct sl_stage *st = x->stage;
     uint64_t bytes = f->count * st->slots.page_bytes;
@@ -242,7 +245,7 @@ void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *p
     /* A window and a page, and as much again: P may hear of an end before D does. */
     if (!fits && f->peer->spilt_bytes + bytes > 2 * (SL_XFER_MAX_INFLIGHT + st->slots.page_bytes))
         return NULL;
-    struct sl_staged *g = staged_new(x, f, pages, n_tokens);
+    struct sl_staged *g = staged_new(x, f, pages, n_tokens, st->on_device && fits && !is_here);
     if (fits) {
         take_slots(st, g, at, f->count);
     } else {
@@ -282,7 +285,7 @@ static bool place(struct sl_xfer *x, struct sl_staged *g)
         memcpy(slot_at(st, false, at), g->spill + g->n_moved * st->slots.page_bytes,
                n * st->slots.page_bytes);
     }
-    begin(x, g, st->on_device && !g->spill ? st->ops->scatter : st->ops->place, n);
+    begin(x, g, g->on_device ? st->ops->scatter : st->ops->place, n);
     return true;
 }
 

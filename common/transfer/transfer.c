@@ -445,22 +445,21 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     enum sl_err e = sl_loop_open(&x->loop);
     if (!e) {
         x->tick = sl_timer_new(x->loop, on_tick, x);
-        if (!conf->pool)
-            e = sl_stage_open(x, why);
-    }
-    if (!e) {
-        void *memory = conf->pool;
-        size_t bytes = (size_t)conf->n_pages * conf->page_bytes;
-        if (x->stage)
-            memory = sl_stage_memory(x, &bytes);
-        e = ops->open(&(struct sl_link_conf){.listen = conf->listen,
-                                             .cuda_device = conf->cuda_device,
-                                             .tls = conf->ucx_tls,
-                                             .devices = conf->ucx_devices,
-                                             .pool = memory,
-                                             .pool_bytes = bytes,
-                                             .patience_ms = conf->wait_ms},
-                      &link_events, x, &x->link, why);
+        struct sl_link_conf link = {.listen = conf->listen,
+                                    .cuda_device = conf->cuda_device,
+                                    .tls = conf->ucx_tls,
+                                    .devices = conf->ucx_devices,
+                                    .pool = conf->pool,
+                                    .pool_bytes = (size_t)conf->n_pages * conf->page_bytes,
+                                    .patience_ms = conf->wait_ms};
+        if (!conf->pool) {
+            link.pool_on_device = ops->takes_device && ops->takes_device(&link);
+            e = sl_stage_open(x, link.pool_on_device, why);
+        }
+        if (!e && x->stage)
+            link.pool = sl_stage_memory(x, &link.pool_bytes);
+        if (!e)
+            e = ops->open(&link, &link_events, x, &x->link, why);
     }
     if (!e)
         e = sl_loop_add(x->loop, ops->fd(x->link), EPOLLIN, on_link, x);

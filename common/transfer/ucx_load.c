@@ -47,6 +47,7 @@ static const struct {
     UCP(config_release),
     UCP(init_version),
     UCP(cleanup),
+    UCP(context_query),
     UCP(mem_map),
     UCP(mem_unmap),
     UCP(worker_create),

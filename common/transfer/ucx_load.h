@@ -18,6 +18,7 @@ struct sl_ucx {
     __typeof__(ucp_config_release) *config_release;
     __typeof__(ucp_init_version) *init_version;
     __typeof__(ucp_cleanup) *cleanup;
+    __typeof__(ucp_context_query) *context_query;
     __typeof__(ucp_mem_map) *mem_map;
     __typeof__(ucp_mem_unmap) *mem_unmap;
     __typeof__(ucp_worker_create) *worker_create;

@@ -164,6 +164,7 @@ struct sl_staged {
     uint32_t slot, n_slots;     /* 0 = it has none */
     uint32_t n_moving, n_moved; /* pages */
     uint64_t ticket;
+    bool on_device;       /* the payload lies in the device's slots */
     unsigned char *spill; /* the payload outside of slots, or NULL */
     bool has_landed;      /* of a payload that is received */
 };
@@ -243,7 +244,8 @@ void sl_flight_free(struct sl_xfer *x, struct sl_flight *f);
 void sl_flight_departed(struct sl_xfer *x, struct sl_flight *f, enum sl_err e);
 
 /* stage.c: only where x->stage is set. A payload of f->count pages from f->index on, of a session of n_tokens. */
-SL_MUST_CHECK enum sl_err sl_stage_open(struct sl_xfer *x, struct sl_why *why);
+/* on_device: the link takes the device's slots. */
+SL_MUST_CHECK enum sl_err sl_stage_open(struct sl_xfer *x, bool on_device, struct sl_why *why);
 void sl_stage_stop(struct sl_xfer *x);  /* ends what is under way; no callback follows. Takes none */
 void sl_stage_close(struct sl_xfer *x); /* after all flights are freed. Takes none */
 bool sl_stage_step(struct sl_xfer *x);  /* true when something happened */
@@ -254,7 +256,8 @@ uint32_t sl_stage_room(const struct sl_xfer *x, uint32_t n);
 /* P: fetches so many into f's slots; sl_send_fetched() follows. */
 void sl_stage_fetch(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens);
 /* D: memory for f's payload to land in; NULL when its peer sends more than its window has. */
-void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens);
+void *sl_stage_receive(struct sl_xfer *x, struct sl_flight *f, const uint32_t *pages, uint32_t n_tokens,
+                       bool is_here);
 /* D: the payload is there and goes to its pages; sl_recv_landed() follows, and f is freed. */
 void sl_stage_place(struct sl_xfer *x, struct sl_flight *f);
 void *sl_stage_payload(const struct sl_xfer *x, const struct sl_flight *f); /* where it lies */

@@ -15,7 +15,9 @@
 #include "common/base/mem.h"
 #include "common/transfer/kv_wire.h"
 #include "common/transfer/link_loop.h"
+#include "common/transfer/ucx_load.h"
 #include "kernels/cuda/cuda_dev.h"
+#include "kernels/cuda/emulation/cu_emu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,29 +62,206 @@ static void host_that_touches_a_page_of_the_device_dies(void **state)
 }
 
 /* Five slots, one of them kept: P sends four pages a message, and D, whose peer may send all it has in one, lets most of them wait. */
+static void carry_many_pages(const char *devices, const char *transport, const struct rig_opts *o)
+{
+    struct xfer_pair t;
+    uint32_t p[N_PAGES], d[N_PAGES];
+    rig_set_devices(devices);
+    lists(p, d);
+    pair_open(&t, transport, o, o);
+    if (!strchr(devices, 'p'))
+        rig_iota(p, N_PAGES, 0); /* neighbours at the host, so that a message has many */
+    for (uint32_t round = 0; round < 2; round++) {
+        struct sl_xfer_key k = rig_key("few", round);
+        pair_fill(&t, round, p, N_PAGES);
+        pair_begin(&t, &k, N_PAGES * PT - 1, d, 0);
+        assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT - 1), SL_OK);
+        expect(&t, &k, SL_OK, SL_OK);
+        pair_check(&t, round, d, 0, N_PAGES);
+    }
+    pair_close(&t);
+}
+
 static void few_slots_carry_many_pages_whoever_has_a_device(void **state)
 {
     static const char *const devices[] = {"pd", "p", "d"}, *const transports[] = {"loop", "ucx"};
     (void)state;
     for (size_t i = 0; i < SL_COUNTOF(devices); i++)
-        for (size_t j = 0; j < SL_COUNTOF(transports); j++) {
-            struct xfer_pair t;
-            uint32_t p[N_PAGES], d[N_PAGES];
-            rig_set_devices(devices[i]);
-            lists(p, d);
-            pair_open(&t, transports[j], &few_slots, &few_slots);
-            if (!strchr(devices[i], 'p'))
-                rig_iota(p, N_PAGES, 0); /* neighbours at the host, so that a message has many */
-            for (uint32_t round = 0; round < 2; round++) {
-                struct sl_xfer_key k = rig_key("few", round);
-                pair_fill(&t, round, p, N_PAGES);
-                pair_begin(&t, &k, N_PAGES * PT - 1, d, 0);
-                assert_int_equal(sl_xfer_send_ready(t.p.x, &k, p, N_PAGES * PT - 1), SL_OK);
-                expect(&t, &k, SL_OK, SL_OK);
-                pair_check(&t, round, d, 0, N_PAGES);
-            }
-            pair_close(&t);
-        }
+        for (size_t j = 0; j < SL_COUNTOF(transports); j++)
+            carry_many_pages(devices[i], transports[j], &few_slots);
+}
+
+/* ---- a UCX that takes memory of the device: this one, with that memory brought to the host and back ---- */
+
+static struct {
+    struct sl_ucx real;
+    ucs_status_t status;
+    uint64_t memory_types;
+    atomic_uint sent, received, mapped;
+} cuda_ucx;
+
+static ucs_status_t query_cuda(ucp_context_h context, ucp_context_attr_t *a)
+{
+    (void)context;
+    assert_int_equal(a->field_mask, UCP_ATTR_FIELD_MEMORY_TYPES);
+    a->memory_types = cuda_ucx.memory_types;
+    return cuda_ucx.status;
+}
+
+static bool is_cuda(const ucp_request_param_t *p)
+{
+    return p->op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE && p->memory_type == UCS_MEMORY_TYPE_CUDA;
+}
+
+static void device_copy(void *to, const void *from, size_t n)
+{
+    cu_emu_memory_open(0);
+    memcpy(to, from, n);
+    cu_emu_memory_close();
+}
+
+/* A payload of the device, in memory of the host meanwhile. */
+struct brought {
+    void *host, *device;
+    size_t n;
+    ucp_request_param_t p; /* the caller's */
+};
+
+static struct brought *brought_new(const void *device, size_t n, const ucp_request_param_t *p,
+                                   ucp_request_param_t *mine)
+{
+    struct brought *b = sl_xalloc(sizeof *b);
+    *b = (struct brought){sl_xalloc(n), (void *)(uintptr_t)device, n, *p};
+    *mine = *p;
+    mine->op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    mine->user_data = b;
+    return b;
+}
+
+static void brought_free(struct brought *b)
+{
+    sl_free(b->host);
+    sl_free(b);
+}
+
+static void brought_left(void *request, ucs_status_t status, void *arg)
+{
+    struct brought *b = arg;
+    b->p.cb.send(request, status, b->p.user_data);
+    brought_free(b);
+}
+
+static ucs_status_ptr_t send_cuda(ucp_ep_h ep, unsigned id, const void *header, size_t header_len,
+                                  const void *payload, size_t n, const ucp_request_param_t *p)
+{
+    ucp_request_param_t mine;
+    if (!is_cuda(p))
+        return cuda_ucx.real.am_send_nbx(ep, id, header, header_len, payload, n, p);
+    struct brought *b = brought_new(payload, n, p, &mine);
+    device_copy(b->host, payload, n);
+    mine.cb.send = brought_left;
+    atomic_fetch_add(&cuda_ucx.sent, 1);
+    ucs_status_ptr_t r = cuda_ucx.real.am_send_nbx(ep, id, header, header_len, b->host, n, &mine);
+    if (!UCS_PTR_IS_PTR(r))
+        brought_free(b);
+    return r;
+}
+
+static void brought_landed(void *request, ucs_status_t status, size_t length, void *arg)
+{
+    struct brought *b = arg;
+    if (status == UCS_OK)
+        device_copy(b->device, b->host, b->n);
+    b->p.cb.recv_am(request, status, length, b->p.user_data);
+    brought_free(b);
+}
+
+static ucs_status_ptr_t recv_cuda(ucp_worker_h worker, void *data, void *dst, size_t n,
+                                  const ucp_request_param_t *p)
+{
+    ucp_request_param_t mine;
+    if (!is_cuda(p))
+        return cuda_ucx.real.am_recv_data_nbx(worker, data, dst, n, p);
+    struct brought *b = brought_new(dst, n, p, &mine);
+    mine.cb.recv_am = brought_landed;
+    atomic_fetch_add(&cuda_ucx.received, 1);
+    ucs_status_ptr_t r = cuda_ucx.real.am_recv_data_nbx(worker, data, b->host, n, &mine);
+    if (r == NULL)
+        device_copy(dst, b->host, n);
+    if (!UCS_PTR_IS_PTR(r))
+        brought_free(b);
+    return r;
+}
+
+static ucs_status_t map_cuda(ucp_context_h context, const ucp_mem_map_params_t *p, ucp_mem_h *out)
+{
+    static char some[4096];
+    ucp_mem_map_params_t mine = *p;
+    if (p->field_mask & UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE && p->memory_type == UCS_MEMORY_TYPE_CUDA) {
+        mine.field_mask &= ~(uint64_t)UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+        mine.address = some;
+        mine.length = sizeof some;
+        atomic_fetch_add(&cuda_ucx.mapped, 1);
+    }
+    return cuda_ucx.real.mem_map(context, &mine, out);
+}
+
+static void set_cuda_ucx(ucs_status_t status, uint64_t memory_types)
+{
+    struct sl_why why;
+    assert_int_equal(sl_ucx_load(&why), SL_OK);
+    cuda_ucx.real = sl_ucx;
+    cuda_ucx.status = status;
+    cuda_ucx.memory_types = memory_types;
+    sl_ucx.context_query = query_cuda;
+    sl_ucx.am_send_nbx = send_cuda;
+    sl_ucx.am_recv_data_nbx = recv_cuda;
+    sl_ucx.mem_map = map_cuda;
+}
+
+static void ucx_takes_the_device_when_it_says_so(void **state)
+{
+    static const struct {
+        ucs_status_t status;
+        uint64_t memory_types;
+        bool takes;
+    } cases[] = {{UCS_OK, UCS_BIT(UCS_MEMORY_TYPE_HOST), false},
+                 {UCS_OK, UCS_BIT(UCS_MEMORY_TYPE_HOST) | UCS_BIT(UCS_MEMORY_TYPE_CUDA), true},
+                 {UCS_OK, UCS_BIT(UCS_MEMORY_TYPE_HOST) | UCS_BIT(UCS_MEMORY_TYPE_ROCM), false},
+                 {UCS_ERR_UNSUPPORTED, UCS_BIT(UCS_MEMORY_TYPE_CUDA), false}};
+    const struct sl_link_conf conf = {.listen = "127.0.0.1:0"}, nowhere = {.listen = "no address"};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        set_cuda_ucx(cases[i].status, cases[i].memory_types);
+        assert_int_equal(sl_link_ucx.takes_device(&conf), cases[i].takes);
+        assert_false(sl_link_ucx.takes_device(&nowhere));
+        sl_ucx = cuda_ucx.real;
+    }
+}
+
+/* Pages that come by rendezvous go from slot to slot of the devices; those that came eagerly are in host memory, and go
+ * through the host's. */
+static void pages_go_from_the_device_when_ucx_takes_it(void **state)
+{
+    static const char *const devices[] = {"pd", "p", "d"};
+    /* a message of a MiB, and one of 7.5 KiB */
+    const struct rig_opts large = {.n_pages = N_PAGES, .head_dim = HEAD}, small = {.n_pages = N_PAGES};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(devices); i++) {
+        bool p = strchr(devices[i], 'p'), d = strchr(devices[i], 'd');
+        set_cuda_ucx(UCS_OK, UCS_BIT(UCS_MEMORY_TYPE_HOST) | UCS_BIT(UCS_MEMORY_TYPE_CUDA));
+        atomic_store(&cuda_ucx.sent, 0);
+        atomic_store(&cuda_ucx.received, 0);
+        atomic_store(&cuda_ucx.mapped, 0);
+        carry_many_pages(devices[i], "ucx", &large);
+        assert_int_equal(atomic_load(&cuda_ucx.sent) > 0, p);
+        assert_int_equal(atomic_load(&cuda_ucx.received) > 0, d);
+        assert_int_equal(atomic_load(&cuda_ucx.mapped), p + d);
+        atomic_store(&cuda_ucx.received, 0);
+        carry_many_pages(devices[i], "ucx", &small);
+        assert_int_equal(atomic_load(&cuda_ucx.received), 0);
+        sl_ucx = cuda_ucx.real;
+    }
 }
 
 static enum sl_loop_fault hold_pages(void *arg, const void *header, size_t header_len, size_t payload_len)
@@ -351,6 +530,8 @@ int main(void)
         EACH_CASE(ENTRIES) cmocka_unit_test(ucx_large_pages_either_side_gives_up_in_the_middle),
         cmocka_unit_test(host_that_touches_a_page_of_the_device_dies),
         cmocka_unit_test(few_slots_carry_many_pages_whoever_has_a_device),
+        cmocka_unit_test(ucx_takes_the_device_when_it_says_so),
+        cmocka_unit_test(pages_go_from_the_device_when_ucx_takes_it),
         cmocka_unit_test(ends_in_the_middle_leave_no_page_in_the_stage),
         cmocka_unit_test(peer_faster_than_the_mover_waits),
         cmocka_unit_test(slow_payloads_do_not_hold_up_those_that_have_landed),
