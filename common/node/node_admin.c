@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/node/node_router.h"
+#include "common/text/utf8.h"
 
 #define MAX_KEYS    128 /* options of a node: more than twice as many as there are */
 #define VALUE_BYTES 512 /* of an option's value; a longer one is cut where it is shown */
@@ -28,6 +29,7 @@ static void say(struct say *s, enum sl_err code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(s->text, sizeof s->text, fmt, ap);
     va_end(ap);
+    sl_utf8_repair(s->text); /* a router takes nothing else */
     s->code = code;
 }
 
@@ -49,6 +51,7 @@ static void op_config(struct sl_node *n, char **args, struct say *out, struct ke
     for (const struct sl_conf_opt *o = sl_node_opts; o->key && k->table.n_rows < MAX_KEYS; o++) {
         size_t at = k->table.n_rows++;
         sl_conf_print(o, n->conf, k->values[at], VALUE_BYTES);
+        sl_utf8_repair(k->values[at]);
         if (!k->values[at][0])
             snprintf(k->values[at], VALUE_BYTES, "-");
         char *const cells[] = {(char *)(uintptr_t)o->key, k->values[at],

@@ -1,6 +1,8 @@
 /* common/text/utf8.c - a strict decoder by the table of well-formed sequences (Unicode 15, table 3-7). */
 #include "common/text/utf8.h"
 
+#include <string.h>
+
 enum sl_utf8_state sl_utf8_next(const char *str, size_t n, uint32_t *cp, size_t *used)
 {
     const uint8_t *s = (const uint8_t *)str;
@@ -95,4 +97,11 @@ size_t sl_utf8_count(const char *s, size_t n)
     for (size_t i = 0; i < n; i++)
         count += ((uint8_t)s[i] & 0xC0) != 0x80;
     return count;
+}
+
+void sl_utf8_repair(char *s)
+{
+    size_t n = strlen(s);
+    for (size_t at = sl_utf8_valid_prefix(s, n); at < n; at += sl_utf8_valid_prefix(s + at, n - at))
+        s[at] = '?';
 }

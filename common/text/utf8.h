@@ -23,6 +23,9 @@ enum sl_utf8_state sl_utf8_next(const char *s, size_t n, uint32_t *cp, size_t *u
 /* Bytes from s that are valid, n when all are. */
 size_t sl_utf8_valid_prefix(const char *s, size_t n);
 
+/* Puts a question mark for every byte of a string that is in no character: of text that was cut, or is another's. */
+void sl_utf8_repair(char *s);
+
 /* Writes 1 to 4 bytes, returns how many. A cp that is no character is written as U+FFFD. */
 size_t sl_utf8_encode(uint32_t cp, char out[4]);
 

@@ -71,10 +71,18 @@ const struct sl_backend_ops sl_backend_portable = {
 };
 
 #if defined(SL_X86_KERNELS) /* of kernels/CMakeLists.txt */
+#include <cpuid.h>
+
+/* clang 14's __builtin_cpu_supports() does not know it. */
+static bool has_f16c(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
 
 static int avx2_available(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 static int avx512_available(void)

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/text/utf8.h"
+
 #define MAX_BYTES  (12u << 20) /* of a reply; less than a message may have */
 #define FIRST_ROWS 16u
 #define MAX_CELL   1024
@@ -31,7 +33,8 @@ static char *format(struct sl_admin_out *o, const char *fmt, va_list ap)
     int n = vsnprintf(text, sizeof text, fmt, ap);
     if (n < 0)
         return (char *)"-";
-    char *s = sl_arena_strndup(o->arena, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    sl_utf8_repair(text); /* no peer takes anything else */
+    char *s = sl_arena_strndup(o->arena, text, strlen(text));
     return s ? s : (char *)"-";
 }
 

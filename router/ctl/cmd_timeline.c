@@ -2,6 +2,7 @@
  * and chrome://tracing load: a process per lane, a thread per part of it, a complete event per span. */
 #include "router/ctl/ctl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "common/wire/wire_sock.h"
 
 #define MAX_BYTES (16u << 20) /* of the file: browsers' trace viewers slow down past it */
+#define MAX_MS    1e12        /* 30 years */
 #define MAX_NAMES 64u         /* lanes and parts */
 
 struct names { /* numbered from 1 as they come */
@@ -77,10 +79,12 @@ static void span(struct chrome *c, const char *lane, const char *part, const cha
     sl_buf_puts(&c->text, "}}");
 }
 
+/* -1 for what is no number of milliseconds: JSON knows no NaN and no infinity. */
 static double cell(const Sluice__AdminTable *t, size_t row, const char *column)
 {
     const char *text = sl_ctl_cell(t, row, column);
-    return strcmp(text, "-") == 0 ? -1 : strtod(text, NULL);
+    double ms = strcmp(text, "-") == 0 ? -1 : strtod(text, NULL);
+    return fabs(ms) <= MAX_MS ? ms : -1;
 }
 
 static void steps(struct chrome *c, const char *lane, const Sluice__AdminTable *tokens)

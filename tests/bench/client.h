@@ -49,6 +49,10 @@ struct sl_job {
 
 /* A token of the answer; digest 0 and id -1 when not known. */
 void sl_job_add_token(struct sl_job *j, double at_s, int32_t id, uint64_t digest);
+/* What came at that time: the whole lines of raw, which are taken out of it; one frame, or the answer of a request that does not
+ * stream. */
+void sl_job_take_stream(struct sl_job *j, double at_s);
+void sl_job_take_answer(struct sl_job *j, const char *json, size_t n, double at_s);
 void sl_job_header(struct sl_job *j, const char *name, const char *value);
 void sl_job_fini(struct sl_job *j);
 static inline bool sl_job_ok(const struct sl_job *j)

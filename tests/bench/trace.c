@@ -15,10 +15,13 @@
 #include "common/base/mem.h"
 #include "common/base/philox.h"
 
-#define LINE_MAX_BYTES   (1u << 20) /* a prompt of 128 thousand tokens names 250 blocks */
-#define BLOCKS_COLUMN    ",blocks"  /* and how many tokens a block has */
-#define MOONCAKE_BLOCK   512u       /* tokens of a block in Mooncake's traces */
-#define DRAWN_PROMPT_LOG 5.0        /* prompts of e^5 (148) to e^8 (2981) tokens */
+#define LINE_MAX_BYTES (1u << 20) /* a prompt of 128 thousand tokens names 250 blocks */
+#define BLOCKS_COLUMN  ",blocks"  /* and how many tokens a block has */
+#define MOONCAKE_BLOCK 512u       /* tokens of a block in Mooncake's traces */
+#define MAX_BLOCKS     (1u << 26) /* of a file: 512 MiB of numbers */
+#define MAX_AT_S                                                                                             \
+    1e12 /* either way: times in microseconds, since any year, and far from what a double cannot tell apart */
+#define DRAWN_PROMPT_LOG 5.0 /* prompts of e^5 (148) to e^8 (2981) tokens */
 #define DRAWN_PROMPT_OCT 3.0
 #define DRAWN_OUTPUT_LOG 3.0 /* outputs of e^3 (20) to e^6 (403) tokens */
 #define DRAWN_OUTPUT_OCT 3.0
@@ -63,13 +66,23 @@ void sl_trace_add_block(struct sl_trace_build *b, uint64_t id)
     t->blocks[t->n_blocks++] = id;
 }
 
+/* False: no request is like that. */
+static bool add(struct reader *r, double at_s, double n_prompt, double n_output)
+{
+    if (!(fabs(at_s) <= MAX_AT_S) || !(n_prompt >= 0 && n_prompt <= SL_TRACE_MAX_TOKENS) ||
+        !(n_output >= 0 && n_output <= SL_TRACE_MAX_TOKENS))
+        return false;
+    sl_trace_add(&r->build, at_s, (uint64_t)n_prompt, (uint64_t)n_output);
+    return true;
+}
+
 /* "0-13 27 30-31" */
 static bool read_blocks(struct reader *r, char *text)
 {
     for (char *word = strtok_r(text, " ", &text); word; word = strtok_r(NULL, " ", &text)) {
         char *end;
         uint64_t a = strtoull(word, &end, 10), b = *end == '-' ? strtoull(end + 1, &end, 10) : a;
-        if (*end || b < a || b - a > LINE_MAX_BYTES)
+        if (*end || b < a || b - a > MAX_BLOCKS - r->t->n_blocks)
             return false;
         for (; a <= b; a++)
             sl_trace_add_block(&r->build, a);
@@ -83,8 +96,8 @@ static bool read_norm(struct reader *r, char *line)
     int at = 0;
     if (sscanf(line, "%" SCNu64 ",%" SCNu64 ",%" SCNu64 "%n", &us, &p, &o, &at) != 3)
         return false;
-    sl_trace_add(&r->build, (double)us / 1e6, p, o);
-    return line[at] != ',' || !r->t->block_tokens || read_blocks(r, line + at + 1);
+    return add(r, (double)us / 1e6, (double)p, (double)o) &&
+           (line[at] != ',' || !r->t->block_tokens || read_blocks(r, line + at + 1));
 }
 
 static bool read_azure(struct reader *r, char *line)
@@ -95,13 +108,14 @@ static bool read_azure(struct reader *r, char *line)
     if (sscanf(line, "%d-%d-%d %d:%d:%lf,%" SCNu64 ",%" SCNu64, &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
                &tm.tm_hour, &tm.tm_min, &second, &p, &o) != 8)
         return false;
+    if (tm.tm_year < 1900 || tm.tm_year > 9999)
+        return false;
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
     double at = (double)timegm(&tm) + second;
     if (r->t->n == 0)
         r->first_s = at;
-    sl_trace_add(&r->build, at - r->first_s, p, o);
-    return true;
+    return add(r, at - r->first_s, (double)p, (double)o);
 }
 
 static bool read_lengths(struct reader *r, char *line)
@@ -109,8 +123,7 @@ static bool read_lengths(struct reader *r, char *line)
     double p, o;
     if (sscanf(line, "%lf,%lf", &p, &o) != 2)
         return false;
-    sl_trace_add(&r->build, 0, (uint64_t)p, (uint64_t)o);
-    return true;
+    return add(r, 0, p, o);
 }
 
 /* One flat object a line; its four members in any order. */
@@ -120,8 +133,9 @@ static bool read_mooncake(struct reader *r, char *line)
                *out = strstr(line, "\"output_length\":"), *ids = strstr(line, "\"hash_ids\":");
     if (!ts || !in || !out || !ids || !(ids = strchr(ids, '[')))
         return false;
-    sl_trace_add(&r->build, strtod(strchr(ts, ':') + 1, NULL) / 1e3, strtoull(strchr(in, ':') + 1, NULL, 10),
-                 strtoull(strchr(out, ':') + 1, NULL, 10));
+    if (!add(r, strtod(strchr(ts, ':') + 1, NULL) / 1e3, strtod(strchr(in, ':') + 1, NULL),
+             strtod(strchr(out, ':') + 1, NULL)))
+        return false;
     for (const char *p = ids + 1; *p && *p != ']';) {
         char *end;
         uint64_t id = strtoull(p, &end, 10);
@@ -242,7 +256,7 @@ static int by_time(const void *a, const void *b)
 static uint32_t scaled(uint32_t tokens, double scale)
 {
     double n = round(tokens * scale);
-    return n >= 1 ? (uint32_t)n : 1;
+    return n >= 1 ? (uint32_t)fmin(n, UINT32_MAX) : 1;
 }
 
 static void fit_requests(struct reader *r)

@@ -9,6 +9,8 @@
 
 #include "common/base/err.h"
 
+#define SL_TRACE_MAX_TOKENS (1u << 22) /* of a prompt or an answer: four times the longest context there is */
+
 struct sl_trace_request {
     double at_s;
     uint32_t n_prompt, n_output;

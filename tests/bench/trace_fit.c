@@ -25,10 +25,12 @@
 
 static const double quantile_at[] = {0,   0.01, 0.05, 0.1,  0.2,  0.3,  0.4,   0.5, 0.6,
                                      0.7, 0.8,  0.9,  0.95, 0.97, 0.99, 0.995, 1};
-#define N_QUANTILES SL_COUNTOF(quantile_at)
-#define FIND_TRIES                                                                                           \
-    64 /* ages drawn to find an earlier request that has as many blocks as are to be shared                  \
-        */
+#define N_QUANTILES         SL_COUNTOF(quantile_at)
+#define WINDOW_MAX_REQUESTS 1e6
+#define WINDOW_MAX_S        1e6
+#define MEMORY_MAX          0.999 /* of neighbouring windows: more, and an empty one may never end */
+#define GAP_SHAPE_MIN       0.05  /* Weibull's: below that all requests of a window but one come at once */
+#define FIND_TRIES          64 /* ages drawn to find an earlier request that has as many blocks as are to be shared */
 
 struct quantiles {
     double v[N_QUANTILES];
@@ -98,10 +100,16 @@ static enum sl_err read_fit(const char *path, struct fit *f, struct sl_why *why)
             why, SL_ECONFIG,
             "%s:%d: not a key of a fitted trace, or not its numbers (quantiles: %zu, ascending)", path, line,
             N_QUANTILES);
-    bool ok = f->window_s > 0 && f->gap_shape > 0 && f->counts.v[N_QUANTILES - 1] >= 1 &&
-              f->prompt.v[0] >= 1 && f->output.v[0] >= 1 && fabs(f->correlation) <= 1 &&
-              fabs(f->depth_correlation) <= 1 && fabs(f->reuse_correlation) <= 1 && fabs(f->memory) < 1 &&
-              f->reuse <= 1 && f->block_tokens >= 0;
+    bool ok = f->window_s > 0 && f->window_s <= WINDOW_MAX_S && f->gap_shape >= GAP_SHAPE_MIN &&
+              f->counts.v[N_QUANTILES - 1] >= 1 && f->counts.v[N_QUANTILES - 1] <= WINDOW_MAX_REQUESTS &&
+              f->counts.v[0] >= 0 && f->prompt.v[0] >= 1 && f->output.v[0] >= 1 &&
+              f->prompt.v[N_QUANTILES - 1] <= SL_TRACE_MAX_TOKENS &&
+              f->output.v[N_QUANTILES - 1] <= SL_TRACE_MAX_TOKENS && fabs(f->correlation) <= 1 &&
+              fabs(f->depth_correlation) <= 1 && fabs(f->reuse_correlation) <= 1 &&
+              fabs(f->memory) <= MEMORY_MAX && f->reuse <= 1 && f->requests >= 0 &&
+              f->requests <= UINT32_MAX && f->common >= 0 && f->common <= SL_TRACE_MAX_TOKENS &&
+              f->block_tokens >= 0 && f->block_tokens <= SL_TRACE_MAX_TOKENS && f->depth.v[0] >= 0 &&
+              f->depth.v[N_QUANTILES - 1] <= 1;
     return ok ? SL_OK
               : sl_why_set(why, SL_ECONFIG, "%s: a part of the model is missing or out of range", path);
 }

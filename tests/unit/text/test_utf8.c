@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -64,6 +65,20 @@ static void malformed_bytes_count_as_maximal_subparts(void **state)
     }
 }
 
+static void repair_marks_what_is_no_character(void **state)
+{
+    static const struct {
+        const char *text, *repaired;
+    } rows[] = {{"", ""}, {"a\xC3\xA9z", "a\xC3\xA9z"}, {"ab\xFFz\xC3", "ab?z?"}, {"\xE2\x82", "??"}};
+    char text[16];
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(text, sizeof text, "%s", rows[i].text);
+        sl_utf8_repair(text);
+        assert_string_equal(text, rows[i].repaired);
+    }
+}
+
 static void valid_prefix_stops_at_the_first_bad_byte(void **state)
 {
     (void)state;
@@ -95,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_character_survives_a_round_trip),
         cmocka_unit_test(malformed_bytes_count_as_maximal_subparts),
+        cmocka_unit_test(repair_marks_what_is_no_character),
         cmocka_unit_test(valid_prefix_stops_at_the_first_bad_byte),
         cmocka_unit_test(spans_that_touch_become_one),
     };
