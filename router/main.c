@@ -592,17 +592,7 @@ int main(int argc, char **argv)
     if (sl_program_answers(&program, argc, argv))
         return 0;
     sl_mem_share_heaps();
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGHUP);
-    sigprocmask(SIG_BLOCK, &signals, NULL); /* before any thread */
     signal(SIGPIPE, SIG_IGN);
-    int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
-    if (signal_fd < 0) {
-        SL_ERROR("signals cannot be received errno=%d", errno);
-        return 1;
-    }
     sl_vocab_src_init(&r.vocab);
     enum sl_err err = load_options(argc, argv, &r.o, &why);
     if (!err) {
@@ -610,6 +600,15 @@ int main(int argc, char **argv)
         err = prepare(&r, &why);
     }
     bool only_check = sl_conf_check_arg(argc, argv);
+    /* before any thread; until here a signal simply ends the program, as one that waits for a file should */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+    if (!err && signal_fd < 0)
+        err = sl_why_set(&why, SL_EIO, "signals cannot be received: %s", strerror(errno));
     if (!err && !only_check)
         err = start(&r, &why);
     if (err) {

@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/notify.h"
+#include "common/base/start_signals.h"
 #include "common/node/node_leg.h"
 #include "common/node/node_program.h"
 
@@ -153,8 +154,13 @@ static int run(struct life *f, const struct sl_duty_ops *const *duties)
     enum sl_err err = sl_node_conf_fits(f->conf, &why);
     if (err == SL_OK)
         err = pin_process(f->conf, &why);
+    struct sl_start_signals early;
     if (err == SL_OK)
+        err = sl_start_signals_begin(&early, &why);
+    if (err == SL_OK) {
         err = sl_node_open(f->conf, duties, &f->node, &why);
+        sl_start_signals_end(&early);
+    }
     if (err != SL_OK) {
         SL_ERROR("%s", why.text[0] ? why.text : sl_err_name(err));
         return exit_status(err);

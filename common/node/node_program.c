@@ -32,7 +32,8 @@ struct sl_program sl_node_program(const char *name, Sluice__Role prefers)
                      : "Decodes, and computes prompts in chunks between the steps where its roles permit. "
                        "It registers at the routers that its configuration names." FIRST_RUN("decode"),
         .signals =
-            "SIGTERM and SIGINT drain: nothing new is taken, what runs gets drain_ms, and what is left "
+            "SIGTERM and SIGINT end a node that is still loading at once. Later they drain: nothing new is "
+            "taken, what runs gets drain_ms, and what is left "
             "then is given back to the routers, which place it elsewhere: no stream is lost. The second "
             "one ends at once.\n\n"
             "SIGHUP reads the config file again. CONFIGURATION says which keys take effect; for any "

@@ -40,7 +40,7 @@ static struct sl_recovery_out decode_leg_error(const struct sl_trouble_in *t)
         return again(t, "the decode node has no room now");
     case SL_CLASS_REQUEST:
         if (t->err == SL_EDEADLINE)
-            return act(SL_RECOVERY_FAIL, SL_EDEADLINE, "its deadline passed");
+            return act(SL_RECOVERY_FAIL, SL_EDEADLINE, "The request's deadline passed.");
         return again(
             t, "the decode node lost it"); /* also canceled by the node, which took this router for dead */
     case SL_CLASS_PEER:
@@ -68,7 +68,7 @@ struct sl_recovery_out sl_recover(const struct sl_trouble_in *t)
 {
     switch (t->what) {
     case SL_TROUBLE_DEADLINE:
-        return act(SL_RECOVERY_FAIL, SL_EDEADLINE, "its deadline passed");
+        return act(SL_RECOVERY_FAIL, SL_EDEADLINE, "The request's deadline passed.");
     case SL_TROUBLE_NO_PLACE:
         return no_place(t);
     case SL_TROUBLE_NODE_DEAD:
