@@ -1,6 +1,7 @@
 /* router/place/decision.c - a ring of records, found by id through a map. A record is about 10 KB and its memory
- * comes when it is first used, so an idle router pays nothing. All are in one piece: lying about in the heap for
- * long they would keep what comes and goes around them from being given back. */
+ * comes, all of it, when it is first used, so an idle router pays for the map alone, and one whose ring was filled
+ * grows no more. All are in one piece: lying about in the heap for long they would keep what comes and goes around
+ * them from being given back. */
 #include "router/place/decision.h"
 
 #include <stdio.h>
@@ -24,6 +25,7 @@ struct sl_decisions *sl_decisions_new(uint32_t max)
     r->records = sl_xcalloc(max, sizeof *r->records);
     r->ring = sl_xcalloc(max, sizeof *r->ring);
     r->by_id = sl_hashmap_new();
+    sl_hashmap_reserve(r->by_id, max);
     return r;
 }
 
@@ -50,11 +52,11 @@ struct sl_decision *sl_decisions_add(struct sl_decisions *r, const char *id)
         if (sl_hashmap_get(r->by_id, (*slot)->id, strlen((*slot)->id)) == *slot)
             sl_hashmap_del(r->by_id, (*slot)->id, strlen((*slot)->id));
         sl_free((*slot)->gap_us);
-        memset(*slot, 0, sizeof **slot);
     } else {
         *slot = &r->records[slot - r->ring];
         r->n++;
     }
+    memset(*slot, 0, sizeof **slot); /* the first time too: all of its memory comes now, and none later */
     r->added++;
     struct sl_decision *d = *slot;
     snprintf(d->id, sizeof d->id, "%s", id);
