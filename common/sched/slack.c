@@ -1,14 +1,13 @@
 /* common/sched/slack.c - see slack.h. */
 #include "common/sched/slack.h"
 
-#define STRETCH     4.0  /* due after this many times its own work, without a wish */
 #define MIN_WORK_MS 0.01 /* of a prompt that is cached to its end */
 
 double sl_slack_relative(const struct sl_slack *s, uint64_t now_us)
 {
     double work = s->work_ms > MIN_WORK_MS ? s->work_ms : MIN_WORK_MS;
-    double due =
-        s->first_token_us ? (double)s->first_token_us / 1e3 : (double)s->arrived_us / 1e3 + STRETCH * work;
+    double due = s->first_token_us ? (double)s->first_token_us / 1e3
+                                   : (double)s->arrived_us / 1e3 + SL_SLACK_STRETCH * work;
     if (s->deadline_us && (double)s->deadline_us / 1e3 < due)
         due = (double)s->deadline_us / 1e3;
     return (due - (double)now_us / 1e3) / work;

@@ -1,7 +1,7 @@
 /* common/sched/slack.h - how urgent a waiting prompt is: relative slack.
  *
  * Slack is the time left until its work should be done, per unit of that work; the smallest runs first. The
- * due time is when the first token is wanted, or without a wish STRETCH times its own work after it arrived;
+ * due time is when the first token is wanted, or without a wish SL_SLACK_STRETCH times its own work after it came;
  * the request's deadline when that comes first. So short prompts overtake long ones soon after they came, and
  * a long one's slack falls as it waits until it is first. Progress does not count: of two equal prompts the
  * first one is finished before the other begins, instead of both being halfway. Source: LARS of Medha,
@@ -11,6 +11,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Of a prompt's own work on an idle node: below the 5 times that are the usual limit, so that some of it is left for
+ * what prediction misses. Placement has the same due time (router/place/predict.c). */
+#define SL_SLACK_STRETCH 4.0
 
 struct sl_slack {
     int32_t priority; /* lower runs earlier */

@@ -34,9 +34,7 @@ static bool fits(const struct sl_plan_state *s, const struct sl_plan *plan, cons
     return sl_cost_predict_ms(s->cost, &l) <= plan->target_ms;
 }
 
-/* n so that the total is a multiple of align, or of a half, a quarter.. of it when that gives up more than an
- * eighth of the chunk: late in a long prompt a row costs so much attention that a tile is too coarse. */
-static uint32_t round_down(uint32_t rows, uint32_t n, uint32_t align)
+uint32_t sl_plan_align(uint32_t rows, uint32_t n, uint32_t align)
 {
     for (; align > 1; align /= 2) {
         uint32_t over = (rows + n) % align;
@@ -61,7 +59,7 @@ static uint32_t search(const struct sl_plan_state *s, const struct sl_plan *plan
         else
             high = mid;
     }
-    uint32_t best = round_down(rows, low, s->align);
+    uint32_t best = sl_plan_align(rows, low, s->align);
     for (uint32_t i = 0; i < s->cost->n_points; i++) {
         uint32_t total = s->cost->rows[i];
         if (total > rows + best && total - rows <= limit && fits(s, plan, p, total - rows))

@@ -98,6 +98,10 @@ struct sl_plan {
 /* The time target of the step, 0 = none: drafts do not stretch it. */
 double sl_plan_target_ms(const struct sl_plan_state *s);
 
+/* n, less what makes rows + n a multiple of align, or of a half, a quarter.. of it where that would give up more than
+ * an eighth of n: late in a long prompt a row costs so much attention that a tile is too coarse. */
+uint32_t sl_plan_align(uint32_t rows, uint32_t n, uint32_t align);
+
 void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out);
 
 #endif

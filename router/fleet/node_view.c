@@ -33,13 +33,19 @@ static double before(const struct sl_charge *c, uint64_t now_ms, double ms, doub
     return tokens > own && ms > 0 ? fmin(tokens, waited / ms * own / (tokens - own)) : tokens;
 }
 
+struct queue {
+    double tokens;            /* that run before a prompt */
+    uint32_t prompts, behind; /* of this router: those mostly before it, and the others */
+};
+
 /* Of queued tokens those that run before a prompt with own tokens to compute. Of what this router placed
  * there the less urgent prompts run behind it, and of equally urgent ones what it overtakes, unless they wait
  * to be let in: that is as they came. The part of a prompt that is computed already is taken from both sides
  * alike. */
-static double ahead(const struct sl_node *n, uint64_t now_ms, double ms, int32_t priority, double own,
-                    double queued)
+static struct queue ahead(const struct sl_node *n, uint64_t now_ms, double ms, int32_t priority, double own,
+                          double queued)
 {
+    struct queue q = {0};
     double all = 0, behind = 0;
     SL_LIST_FOREACH (pos, &n->prompts) {
         const struct sl_charge *c = SL_CONTAINER_OF(pos, struct sl_charge, link);
@@ -48,10 +54,13 @@ static double ahead(const struct sl_node *n, uint64_t now_ms, double ms, int32_t
             first = tokens;
         else if (c->priority == priority)
             first = before(c, now_ms, ms, own);
+        if (tokens > 0)
+            ++*(first > tokens / 2 ? &q.prompts : &q.behind);
         all += tokens;
         behind += tokens - first;
     }
-    return all > queued ? queued * (1 - behind / all) : queued - behind;
+    q.tokens = all > queued ? queued * (1 - behind / all) : queued - behind;
+    return q;
 }
 
 /* What this router placed on n and does not decode there yet: rows beside which a request that comes now will
@@ -75,7 +84,8 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_
                       struct sl_place_node *out)
 {
     uint32_t hit = 0;
-    double ms = token_ms(n), queued = queued_now(n, now_ms, ms), first = queued;
+    double ms = token_ms(n), queued = queued_now(n, now_ms, ms);
+    struct queue first = {.tokens = queued};
     if (who) {
         hit = sl_prefix_set_hit(&n->prefixes, who->chain, who->n_chain) * n->model.page_tokens;
         double own = fmax(1, (double)who->n_tokens - hit);
@@ -93,8 +103,10 @@ static void view_node(const struct sl_node *n, uint64_t now_ms, const struct sl_
         .page_bytes = n->model.page_bytes,
         .free_pages = n->load.free_pages > placed_pages ? n->load.free_pages - placed_pages : 0,
         .total_pages = n->load.total_pages ? n->load.total_pages : n->kv_pages,
-        .queued_prompt_tokens = first,
-        .behind_prompt_tokens = queued - first,
+        .queued_prompt_tokens = first.tokens,
+        .behind_prompt_tokens = queued - first.tokens,
+        .queued_prompts = first.prompts,
+        .behind_prompts = first.behind,
         .waiting = n->load.waiting,
         .decode_rows = n->load.decode_rows + more.rows,
         .decode_context_tokens = (double)(n->load.decode_context_tokens + more.context_tokens),

@@ -6,24 +6,26 @@
 #include "router/place/place.h"
 
 /* What predictions need of a node and does not depend on the candidate. */
-#define SL_CHUNK_SIZES 8u /* automatic ones looked at: 16 to 2048 rows */
 struct sl_node_facts {
     bool known;
-    uint32_t n_chunks;
-    uint32_t chunk[SL_CHUNK_SIZES];  /* rows of a prompt chunk beside what decodes there */
-    double chunk_ms[SL_CHUNK_SIZES]; /* step with such a chunk, without its attention */
-    double alone_ms;                 /* step of what decodes there */
-    double target_ms;                /* of its mixed steps */
+    bool fixed;              /* chunks have cap rows, whatever the time */
+    uint32_t cap;            /* prompt rows of a step at most */
+    double cap_ms, one_ms;   /* a step with that many, with one; without attention */
+    double beside_ms;        /* of each step: head and attention of what decodes there */
+    double alone_ms;         /* step of what decodes there */
+    double target_ms;        /* of its mixed steps */
     double wish_damage_ms;   /* the prompts that wait there come later by that if this request decodes beside
-                                them: its   wish makes their chunks smaller */
+                                them: its wish makes their chunks smaller */
     double rest_of_step_ms;  /* until the step that runs there now has ended: half of one */
     double attn_ms, read_ms; /* per 1e6 (row x position), per 1e6 positions read */
     double queue_ms, behind_ms; /* the prompts queued there that run before and behind the request's */
+    double tail; /* rows of the last step of queue_ms that is not full: the request's may join it */
 };
 
 struct sl_predictor {
     const struct sl_place_state *state;
     const struct sl_place_req *req;
+    double due_ms; /* of its first token, where the request has no wish; 0 = none */
     struct sl_node_facts facts[SL_PLACE_MAX_NODES];
 };
 
@@ -55,6 +57,9 @@ uint32_t sl_candidates_best_d(const struct sl_candidates *c, int best[SL_BEST_D]
 
 /* The prediction of one candidate; predict.c. */
 void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c);
+/* When the first token of a request without a wish is due, from now: as slack.h has it, by the work of its prompt on
+ * an idle node, the fastest. */
+double sl_predict_due_ms(const struct sl_place_state *state, const struct sl_place_req *req);
 /* Pages that n lacks to let the request in now, behind those that wait there; 0 = it comes in at once. */
 double sl_predict_pages_missing(const struct sl_place_node *n, const struct sl_place_req *req);
 /* Milliseconds until the request's prompt, less what the node's prefix cache has of it, has run there behind

@@ -261,6 +261,7 @@ enum sl_err sl_place(const struct sl_place_state *state, const struct sl_place_r
     struct sl_candidates c; /* of the arrays only the nodes there are is set: they are for a thousand */
     c.state = c.predictor.state = state;
     c.req = c.predictor.req = &r;
+    c.predictor.due_ms = sl_predict_due_ms(state, &r);
     c.out = out;
     for (uint32_t i = 0; i < state->n_nodes; i++)
         c.predictor.facts[i].known = false;

@@ -38,9 +38,10 @@ struct sl_place_node {
     uint32_t page_tokens;
     uint64_t page_bytes;
     uint32_t free_pages, total_pages;
-    double queued_prompt_tokens; /* that run before this request's */
-    double behind_prompt_tokens; /* that run behind it */
-    uint32_t waiting;            /* sequences that are not let in yet: whoever comes now stands behind them */
+    double queued_prompt_tokens;             /* that run before this request's */
+    double behind_prompt_tokens;             /* that run behind it */
+    uint32_t queued_prompts, behind_prompts; /* how many prompts these are of, at least; 0 = not known */
+    uint32_t waiting; /* sequences that are not let in yet: whoever comes now stands behind them */
     uint32_t decode_rows;
     double decode_context_tokens;
     uint32_t hit_tokens;                  /* leading tokens of this request in its prefix cache */
@@ -98,7 +99,8 @@ struct sl_place_candidate {
     uint32_t split;
     int d;
     bool degraded; /* the link is */
-    bool tight;    /* D has too few free pages now, or others wait for some: the request will wait there */
+    bool
+        tight; /* D has too few free pages, now or at the expected peak, or others wait for some: so will it */
     struct sl_place_prediction predicted;
 };
 

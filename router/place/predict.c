@@ -6,6 +6,13 @@
  * one that it waits for: somebody does. Only sums over the nodes' reports and their measured step times
  * enter. What the weights do to traces: sluice-bench simulate, docs/benchmarks.md.
  *
+ * Prompts are priced as the steps that the node's own plan would make of them: those that wait share steps, and
+ * what fits into a step that comes anyway costs only what the step becomes longer by.
+ *
+ * A request that wishes for no first token in time has a due time all the same, by which the nodes order prompts
+ * too (slack.h): a multiple of its own work. Up to there it may wait so that streams are not slowed down; beyond,
+ * it counts as all of its tokens coming late, or prompts would gather where the fewest streams are.
+ *
  * Where P and D both compute, they overlap: D's own queue runs down while P computes. Pages travel while P
  * computes; only what is left at its end (the last chunk, or all that the link could not carry meanwhile)
  * delays the second token.
@@ -14,6 +21,7 @@
  * little, and a fleet of a thousand nodes can be looked over for every request. */
 #include "router/place/candidates.h"
 
+#include "common/sched/slack.h"
 #include "common/sched/step_plan.h"
 
 #include <math.h>
@@ -22,10 +30,11 @@
  * traces. With all of longer outputs in the price, the first token counts for too little (ServeGen R1, in the
  * simulator: 28 % of requests within both limits instead of 34 %). */
 #define EXPECTED_OUTPUT 256u
-#define AUTO_CHUNK_MIN                                                                                       \
-    16u /* rows of the smallest automatic chunk looked at; the others are twice the one before */
-#define CAP_UNTOLD 512u /* rows of a step of a node that does not say its limit */
-#define DOUBT      0.15 /* share of the price added for what prediction cannot see; see doubt() */
+#define LEAST_CHUNK     (2 * SL_PLAN_ALIGN) /* where the target leaves no chunk: tiles come, but rarely */
+#define CAP_UNTOLD      512u                /* rows of a step of a node that does not say its limit */
+/* Shares of the price added for what prediction cannot see; see doubt(). */
+#define TRAVEL_DOUBT 0.3
+#define DUTY_DOUBT   0.05
 #define PAUSE_WEIGHT                                                                                         \
     4.0 /* of a pause behind the first token: a stream that stops is worse than one that starts later */
 #define LATER_STEP_MS (SL_PLAN_PROMPT_STEP_MS / 4) /* half of a step of prompts alone, half of the time */
@@ -47,35 +56,14 @@ static double mixed_ms(const struct sl_place_node *n, uint32_t prompt_rows, uint
                                              .decode_context = n->decode_context_tokens + context});
 }
 
-/* What a million units more of a load cost: the terms beside the table are linear. */
-static double per_mtoken_ms(const struct sl_place_node *n, double attn, double history)
-{
-    struct sl_step_load one = {.prompt_rows = 1}, with = one;
-    with.prompt_attn = attn;
-    with.prompt_history = history;
-    double ms = step_ms(n, &with) - step_ms(n, &one);
-    return ms > 0 ? ms : 0;
-}
-
-static void add_chunk_size(struct sl_node_facts *f, const struct sl_place_node *n, uint32_t rows)
-{
-    f->chunk[f->n_chunks] = rows;
-    f->chunk_ms[f->n_chunks++] = mixed_ms(n, rows, 0, 0);
-}
-
-/* The chunks that may come, smallest first: one where the size is fixed or nothing decodes. */
-static void find_chunk_sizes(struct sl_node_facts *f, const struct sl_place_node *n,
-                             const struct sl_place_req *req)
+/* Prompt rows that a step takes at most, whatever its time. */
+static uint32_t find_cap(const struct sl_place_node *n, const struct sl_place_req *req, bool *fixed)
 {
     int32_t chunk = req->chunk != -2 ? req->chunk : n->chunk_tokens;
-    uint32_t cap = n->max_batch_tokens ? n->max_batch_tokens : CAP_UNTOLD, c = AUTO_CHUNK_MIN;
-    if (chunk > 0 && (uint32_t)chunk < cap)
-        cap = (uint32_t)chunk;
-    if (chunk < 0)
-        for (; f->n_chunks < SL_CHUNK_SIZES && c <= cap; c *= 2)
-            add_chunk_size(f, n, c);
-    if (f->n_chunks == 0)
-        add_chunk_size(f, n, cap);
+    uint32_t rows = n->max_batch_tokens ? n->max_batch_tokens : CAP_UNTOLD;
+    uint32_t cap = rows > n->decode_rows + SL_PLAN_ALIGN ? rows - n->decode_rows : SL_PLAN_ALIGN;
+    *fixed = chunk >= 0;
+    return chunk > 0 && (uint32_t)chunk < cap ? (uint32_t)chunk : cap;
 }
 
 /* The time target of the steps that n plans for prompts, as the plan itself finds it; wish_ms: of a row more.
@@ -98,58 +86,106 @@ static double step_target_ms(const struct sl_place_node *n, double wish_ms)
                                 .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS});
 }
 
-/* The automatic chunk of a prompt of new_tokens over history: the largest with a step, in the middle of the
- * prompt, that is within the target. */
-static uint32_t pick_chunk(const struct sl_node_facts *f, double new_tokens, double history)
+/* Prompt rows of a step behind `before` positions each: the most that is within the target, as step_plan.c finds it.
+ * The step's time is linear between the table's points, so pieces are looked at from the largest: an end that is
+ * within the target, or the place where the target is met. */
+static uint32_t pick_chunk(const struct sl_place_node *n, const struct sl_node_facts *f, double before)
 {
-    double before = history + new_tokens / 2;
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < f->n_chunks; i++)
-        if (f->chunk_ms[i] + 1e-6 * before * (f->chunk[i] * f->attn_ms + f->read_ms) <= f->target_ms)
-            best = i;
-    return best;
+    if (f->fixed)
+        return f->cap;
+    const struct sl_cost_model *m = n->cost;
+    const double row_ms = 1e-6 * before * f->attn_ms, fixed_ms = 1e-6 * before * f->read_ms;
+    double rows = n->decode_rows, high = f->cap,
+           high_over = f->cap_ms + fixed_ms + high * row_ms - f->target_ms;
+    if (high_over <= 0)
+        return f->cap;
+    for (uint32_t i = m->n_points; i-- > 0 && m->rows[i] > rows;) {
+        double low = m->rows[i] - rows,
+               over = m->ms[i] + f->beside_ms + fixed_ms + low * row_ms - f->target_ms;
+        if (low >= high)
+            continue;
+        if (over <= 0) {
+            uint32_t c = (uint32_t)(low - over * (high - low) / (high_over - over));
+            uint32_t aligned = sl_plan_align(n->decode_rows, c, SL_PLAN_ALIGN);
+            return aligned > low ? aligned : (uint32_t)low;
+        }
+        high = low;
+        high_over = over;
+    }
+    double over = f->one_ms + fixed_ms + row_ms - f->target_ms; /* of one row */
+    if (over > 0 || high <= 1)
+        return LEAST_CHUNK;
+    uint32_t c = (uint32_t)(1 - over * (high - 1) / (high_over - over));
+    c = sl_plan_align(n->decode_rows, c, SL_PLAN_ALIGN);
+    return c > LEAST_CHUNK ? c : LEAST_CHUNK;
 }
 
-/* Time to run new_tokens over history in chunks; *steps = how many. */
-static double prompt_ms(const struct sl_place_node *n, const struct sl_node_facts *f, double new_tokens,
-                        double history, double *steps)
+struct run { /* of prompts through steps */
+    double ms, steps;
+    double tail; /* rows of the last step, when it is not full */
+};
+
+/* Steps that compute `tokens` of n_prompts equal prompts, each over `history`: they share steps, as the plan fills
+ * each with the next prompt's rows. tail: rows that the first of these steps has anyway; it is not counted. */
+static struct run run_prompts(const struct sl_place_node *n, const struct sl_node_facts *f, double tail,
+                              double tokens, double history, double n_prompts)
 {
-    *steps = 0;
-    if (new_tokens <= 0)
-        return 0;
-    uint32_t i = pick_chunk(f, new_tokens, history), chunk = f->chunk[i];
-    double full = floor(new_tokens / chunk);
-    uint32_t rest = (uint32_t)(new_tokens - full * chunk);
-    double ms = full * f->chunk_ms[i];
-    if (rest)
-        ms += mixed_ms(n, rest, 0, 0);
-    *steps = full + (rest ? 1 : 0);
-    /* What attention computes does not depend on how the prompt is cut; its history is read once a chunk. */
-    double attn = new_tokens * (history + new_tokens / 2);
-    double read = *steps * history + chunk * *steps * (*steps - 1) / 2;
-    return ms + 1e-6 * (attn * f->attn_ms + read * f->read_ms);
+    if (tokens <= 0)
+        return (struct run){.tail = tail};
+    double each = tokens / n_prompts, before = history + each / 2;
+    uint32_t chunk = pick_chunk(n, f, before);
+    double rows = tail + tokens, full = floor(rows / chunk), rest = rows - full * chunk;
+    struct run r = {.ms = full * mixed_ms(n, chunk, 0, 0), .steps = full + (rest > 0), .tail = rest};
+    if (rest > 0)
+        r.ms += mixed_ms(n, (uint32_t)ceil(rest), 0, 0);
+    if (tail > 0) {
+        r.ms -= mixed_ms(n, (uint32_t)ceil(tail), 0, 0);
+        r.steps -= 1;
+    }
+    /* What attention computes does not depend on how a prompt is cut; its history is read once a chunk. */
+    double chunks = ceil(each / chunk),
+           read = n_prompts * (chunks * history + chunk * chunks * (chunks - 1) / 2);
+    r.ms = fmax(r.ms, 0) + 1e-6 * (tokens * before * f->attn_ms + read * f->read_ms);
+    return r;
+}
+
+/* The first chunk of what is queued is in the step that runs: half of that is left, and the rest waits. */
+static struct run run_queue(const struct sl_place_node *n, const struct sl_node_facts *f, double *first_ms)
+{
+    double queued = n->queued_prompt_tokens, prompts = fmax(n->queued_prompts, 1);
+    double before = queued / prompts / 2, first = fmin(queued, pick_chunk(n, f, before));
+    *first_ms = f->alone_ms;
+    if (first > 0)
+        *first_ms =
+            mixed_ms(n, (uint32_t)ceil(first), 0, 0) + 1e-6 * before * (first * f->attn_ms + f->read_ms);
+    return run_prompts(n, f, 0, queued - first, 0, prompts);
 }
 
 static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, const struct sl_place_req *req)
 {
     *f = (struct sl_node_facts){.known = true};
     f->alone_ms = mixed_ms(n, 0, 0, 0);
-    f->attn_ms = per_mtoken_ms(n, 1e6, 0);
-    f->read_ms = per_mtoken_ms(n, 0, 1e6);
+    f->one_ms = mixed_ms(n, 1, 0, 0);
+    f->beside_ms = n->cost->head_ms_per_row * n->decode_rows +
+                   1e-6 * n->cost->decode_attn_ms_per_mtoken * n->decode_context_tokens;
+    f->attn_ms = n->cost->prompt_attn_ms_per_mtoken;
+    f->read_ms = n->cost->prompt_read_ms_per_mtoken;
     f->target_ms = step_target_ms(n, 0);
-    find_chunk_sizes(f, n, req);
-    double steps_behind, steps;
-    f->behind_ms = prompt_ms(n, f, n->behind_prompt_tokens, 0, &steps_behind);
-    f->queue_ms = prompt_ms(n, f, n->queued_prompt_tokens, 0, &steps);
-    double ms = f->queue_ms + f->behind_ms;
-    steps += steps_behind;
-    f->rest_of_step_ms = (steps > 0 ? ms / steps : f->alone_ms) / 2;
-    if (req->tpot_ms > 0 && ms > 0) {
+    f->cap = find_cap(n, req, &f->fixed);
+    f->cap_ms = mixed_ms(n, f->cap, 0, 0);
+    double first_ms;
+    struct run queue = run_queue(n, f, &first_ms);
+    f->queue_ms = queue.ms;
+    f->tail = queue.tail;
+    f->rest_of_step_ms = first_ms / 2;
+    f->behind_ms = run_prompts(n, f, f->tail, n->behind_prompt_tokens, 0, fmax(n->behind_prompts, 1)).ms;
+    double queued = n->queued_prompt_tokens + n->behind_prompt_tokens;
+    if (req->tpot_ms > 0 && queued > 0) {
         struct sl_node_facts shorter = *f;
+        double prompts = fmax(n->queued_prompts + n->behind_prompts, 1);
         shorter.target_ms = fmin(f->target_ms, step_target_ms(n, req->tpot_ms));
-        double queued = n->queued_prompt_tokens + n->behind_prompt_tokens;
-        f->wish_damage_ms =
-            fmax(0, prompt_ms(n, &shorter, queued, 0, &steps) - prompt_ms(n, f, queued, 0, &steps));
+        f->wish_damage_ms = fmax(0, run_prompts(n, &shorter, 0, queued, 0, prompts).ms -
+                                        run_prompts(n, f, 0, queued, 0, prompts).ms);
     }
 }
 
@@ -159,6 +195,21 @@ static const struct sl_node_facts *facts_of(struct sl_predictor *x, uint32_t i)
     if (!f->known)
         find_facts(f, &x->state->nodes[i], x->req);
     return f;
+}
+
+double sl_predict_due_ms(const struct sl_place_state *state, const struct sl_place_req *req)
+{
+    const double n = req->n_tokens;
+    const struct sl_step_load all = {.prompt_rows = req->n_tokens, .prompt_attn = n * n / 2};
+    double least = 0;
+    for (uint32_t i = 0; i < state->n_nodes; i++) {
+        if (state->nodes[i].unusable)
+            continue;
+        double ms = step_ms(&state->nodes[i], &all);
+        if (ms > 0 && (least <= 0 || ms < least))
+            least = ms;
+    }
+    return SL_SLACK_STRETCH * least;
 }
 
 double sl_place_wait_ms(const struct sl_place_state *state)
@@ -179,14 +230,14 @@ double sl_place_wait_ms(const struct sl_place_state *state)
 double sl_place_tokens_per_ms(const struct sl_place_state *state, enum sl_place_mode mode)
 {
     const struct sl_place_req any = {.chunk = -2};
-    double all = 0, preferring = 0, steps;
+    double all = 0, preferring = 0;
     for (uint32_t i = 0; i < state->n_nodes; i++) {
         const struct sl_place_node *n = &state->nodes[i];
         if (n->unusable)
             continue;
         struct sl_node_facts f = {0};
         find_facts(&f, n, &any);
-        double ms = prompt_ms(n, &f, SPEED_TOKENS, 0, &steps), speed = ms > 0 ? SPEED_TOKENS / ms : 0;
+        double ms = run_prompts(n, &f, 0, SPEED_TOKENS, 0, 1).ms, speed = ms > 0 ? SPEED_TOKENS / ms : 0;
         all += speed;
         preferring += n->prefers_prefill ? speed : 0;
     }
@@ -236,24 +287,20 @@ double sl_predict_prefill_ms(struct sl_predictor *x, uint32_t node)
     const struct sl_place_node *n = &x->state->nodes[node];
     const struct sl_node_facts *f = facts_of(x, node);
     uint32_t work = to_compute(n, x->req, 0, x->req->n_tokens);
-    double steps;
-    return f->queue_ms + f->behind_ms + prompt_ms(n, f, work, x->req->n_tokens - work, &steps);
+    return f->queue_ms + f->behind_ms + run_prompts(n, f, f->tail, work, x->req->n_tokens - work, 1).ms;
 }
 
-/* What the prompt work on n costs those who decode there: each of their steps becomes longer. */
-static double prompt_damage_ms(const struct sl_place_node *n, const struct sl_node_facts *f, double work_ms,
-                               double steps)
+/* What a prompt's run on n costs those who decode there: each of their steps becomes longer. */
+static double damage_of(const struct sl_place_node *n, const struct sl_node_facts *f, struct run run)
 {
-    if (n->decode_rows == 0 || steps == 0)
-        return 0;
-    double alone = steps * f->alone_ms;
-    return work_ms > alone ? n->decode_rows * (work_ms - alone) : 0;
+    return n->decode_rows * fmax(0, run.ms - run.steps * f->alone_ms);
 }
 
-/* Measured step times of equal nodes differ by some percent, a prompt that travels waits in two queues
- * instead of one, and its pages then fill two caches. Where the rule is free to choose, a prompt shall not
- * travel, nor duties be swapped, for a gain of that size: 0.05 lost to colocated near capacity where prefixes
- * are shared, 0.15 stays within 0.2 points of it (docs/benchmarks.md). In mode colocated every node is as good as another. */
+/* A prompt that travels waits in two queues instead of one, its last rows are a step more, and its pages then fill two
+ * caches: with 0.15, 6 to 18 % of prompts of 256 to 512 tokens travelled near capacity, and hybrid carried less than
+ * colocated. Duties are preferences: measured step times of equal nodes differ by some percent, and for a gain of
+ * that size they shall not be swapped; with 0.15 decode rows gathered on half of the nodes (docs/benchmarks.md). In
+ * mode colocated every node is as good as another. */
 static double doubt(const struct sl_place_state *state, const struct sl_place_req *req,
                     const struct sl_place_candidate *c)
 {
@@ -261,18 +308,28 @@ static double doubt(const struct sl_place_state *state, const struct sl_place_re
     if (req->mode == SL_PLACE_COLOCATED && req->split < 0)
         return d;
     if (c->p >= 0)
-        d += DOUBT + (state->nodes[c->p].prefers_prefill ? 0 : DOUBT);
+        d += TRAVEL_DOUBT + (state->nodes[c->p].prefers_prefill ? 0 : DUTY_DOUBT);
     if (state->nodes[c->d].prefers_prefill)
-        d += DOUBT;
+        d += DUTY_DOUBT;
     return d;
 }
 
+static uint32_t expected_output(const struct sl_place_req *req)
+{
+    return min_u32(req->max_new ? req->max_new : 1, req->expected_new ? req->expected_new : EXPECTED_OUTPUT);
+}
+
+/* Pages count at the peak that is to come, as a node's admission has it (admission.c): of each that decodes there half
+ * an output at least is still expected. Else nodes where long outputs gather look roomy until they overflow. An
+ * empty node lets in whatever fits. */
 double sl_predict_pages_missing(const struct sl_place_node *n, const struct sl_place_req *req)
 {
     uint32_t hit = min_u32(n->hit_tokens, req->n_tokens);
     double pages = (double)((req->n_tokens - hit) / n->page_tokens + 1); /* with the next token's */
+    double outputs = n->decode_rows ? 1 + n->decode_rows / 2.0 : 0;
+    double growth = expected_output(req) * outputs / n->page_tokens;
     /* Of those that wait only the number is known: they count as this one. */
-    double missing = pages * (1 + n->waiting) - n->free_pages;
+    double missing = pages * (1 + n->waiting) + growth - n->free_pages;
     if (missing <= 0)
         return n->waiting ? 1 : 0;
     return missing;
@@ -300,35 +357,33 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
     const struct sl_node_facts *fd = facts_of(x, (uint32_t)c->d);
     const uint32_t n = req->n_tokens, s = c->split;
     struct sl_place_prediction *out = &c->predicted;
-    double ready_ms = 0, first_at_p_ms = 0, damage = 0, queue_ms = 0, behind_ms = 0, steps;
+    double ready_ms = 0, first_at_p_ms = 0, damage = 0, queue_ms = 0, behind_ms = 0;
 
     if (c->p >= 0) {
         const struct sl_place_node *p = &state->nodes[c->p];
         const struct sl_node_facts *fp = facts_of(x, (uint32_t)c->p);
         const struct sl_place_link *link = sl_place_find_link(state, c->p, c->d);
         uint32_t work = to_compute(p, req, 0, s);
-        double run = prompt_ms(p, fp, work, s - work, &steps);
-        damage += prompt_damage_ms(p, fp, run, steps);
+        struct run run = run_prompts(p, fp, fp->tail, work, s - work, 1);
+        damage += damage_of(p, fp, run);
         queue_ms = fp->queue_ms;
         behind_ms = fp->behind_ms;
-        first_at_p_ms = COMMAND_MS + fp->rest_of_step_ms + fp->queue_ms + run;
+        first_at_p_ms = COMMAND_MS + fp->rest_of_step_ms + fp->queue_ms + run.ms;
 
         double page_ms = (double)d->page_bytes * 1e3 / link_rate(state, link);
         uint32_t have = min_u32(d->hit_tokens, s);
         double pages = ceil((double)(s - have) / d->page_tokens);
-        double last =
-            ceil((double)min_u32(fp->chunk[pick_chunk(fp, work, s - work)], s - have) / d->page_tokens);
-        double behind = pages * page_ms - run; /* what the link could not carry while P computed */
+        double last = ceil((double)min_u32(pick_chunk(p, fp, s - work / 2.0), s - have) / d->page_tokens);
+        double behind = pages * page_ms - run.ms; /* what the link could not carry while P computed */
         ready_ms = first_at_p_ms + fmax(behind, last * page_ms) + (link ? link->latency_us / 1e3 : 0);
     }
 
     uint32_t rest = to_compute(d, req, s, n);
-    double rest_ms = prompt_ms(d, fd, rest, n - rest, &steps);
-    damage += prompt_damage_ms(d, fd, rest_ms, steps);
+    /* what P computes first comes too late for the step that ends D's queue now */
+    struct run last = run_prompts(d, fd, c->p >= 0 ? 0 : fd->tail, rest, n - rest, 1);
+    damage += damage_of(d, fd, last);
 
-    uint32_t most = req->max_new ? req->max_new : 1;
-    uint32_t output = min_u32(most, req->expected_new ? req->expected_new : EXPECTED_OUTPUT);
-    uint32_t expected = min_u32(output, EXPECTED_OUTPUT);
+    uint32_t output = expected_output(req), expected = min_u32(output, EXPECTED_OUTPUT);
     damage += fd->wish_damage_ms;
     double decode_ms = mixed_ms(d, 0, 1, n);
     double more_ms = decode_ms - fd->alone_ms;
@@ -345,7 +400,7 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         queue_ms = fmax(queue_ms, fd->queue_ms);
         behind_ms = fmax(behind_ms, fd->behind_ms);
         double start = fmax(ready_ms, COMMAND_MS + fd->queue_ms) + fd->rest_of_step_ms + wait_pages_ms;
-        out->ttft_ms = start + rest_ms;
+        out->ttft_ms = start + last.ms;
         out->second_ms = out->ttft_ms + decode_ms;
     }
     out->wait_ms = queue_ms + wait_pages_ms;
@@ -355,7 +410,8 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         expected > 1 ? (out->second_ms - out->ttft_ms + (expected - 2.0) * decode_ms) / (expected - 1.0) : 0;
     out->miss = over(out->ttft_ms, req->ttft_ms) + over(tpot_ms, req->tpot_ms);
     double pause_ms = out->second_ms - out->ttft_ms - decode_ms;
-    out->cost_ms =
-        (2 * (out->second_ms + behind_ms) + PAUSE_WEIGHT * pause_ms + expected * decode_ms + damage) *
-        doubt(state, req, c);
+    double late_ms = req->ttft_ms > 0 || x->due_ms <= 0 ? 0 : fmax(0, out->ttft_ms - x->due_ms);
+    out->cost_ms = (2 * (out->second_ms + behind_ms) + PAUSE_WEIGHT * pause_ms +
+                    expected * (decode_ms + late_ms) + damage) *
+                   doubt(state, req, c);
 }

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/sched/cost_presets.h"
+#include "common/sched/step_plan.h"
 #include "router/place/candidates.h"
 #include "router/place/prefix_index.h"
 
@@ -521,16 +523,17 @@ static void prediction_prefix_hit_shortens_the_prompt(void **s)
     assert_true(warm.predicted.ttft_ms > 0);
 }
 
-/* 7 rows decode in 12 ms. A step of up to 2.7 times that takes a chunk of 16, one of 100 ms a chunk of 64. */
+/* 7 rows decode in 12 ms. A step of up to 2.7 times that takes a chunk of 20, one of 100 ms a chunk of 88, less what makes
+ * all rows a multiple of a tile. */
 static void prompts_are_priced_at_the_chunks_that_wishes_leave(void **s)
 {
     (void)s;
     static const struct {
         double target_ms, stretch, wish_ms;
         uint32_t without_wish, chunk;
-    } rows[] = {{0, 0, 0, 7, 16},   {0, 0, 100, 0, 64}, /* all that decode there wish for no more */
-                {0, 0, 100, 1, 16},                     /* one does not: the wish loosens nothing */
-                {0, 10, 0, 7, 64},  {90, 0, 0, 7, 64},  {90, 0, 30, 7, 16}};
+    } rows[] = {{0, 0, 0, 7, 19},   {0, 0, 100, 0, 81}, /* all that decode there wish for no more */
+                {0, 0, 100, 1, 19},                     /* one does not: the wish loosens nothing */
+                {0, 10, 0, 7, 105}, {90, 0, 0, 7, 73},  {90, 0, 30, 7, 17}};
     for (size_t i = 0; i < SL_COUNTOF(rows); i++) {
         struct cluster c;
         make(&c, 1);
@@ -540,12 +543,12 @@ static void prompts_are_priced_at_the_chunks_that_wishes_leave(void **s)
         c.nodes[0].tpot_wish_ms = rows[i].wish_ms;
         c.nodes[0].rows_without_wish = rows[i].without_wish;
         const struct sl_place_req r = request(SL_PLACE_COLOCATED, 640);
-        double steps = 640.0 / rows[i].chunk, expected = steps * 12 + 640;
+        double steps = ceil(640.0 / rows[i].chunk), expected = steps * 12 + 640;
         assert_true(fabs(prefill_ms(&c, &r) - expected) < 1e-6);
     }
 }
 
-/* 40 rows decode in 45 ms, so that prompts get 121 ms and chunks of 64; a wish for 70 ms leaves them 16. */
+/* 40 rows decode in 45 ms, so that prompts get 121 ms and chunks of 72; a wish for 70 ms leaves them 24. */
 static void wish_counts_as_damage_to_prompts_that_wait(void **s)
 {
     (void)s;
@@ -555,11 +558,127 @@ static void wish_counts_as_damage_to_prompts_that_wait(void **s)
     struct sl_place_req r = request(SL_PLACE_COLOCATED, 64);
     r.want_d = "d0";
     double idle = placed(&c, &r).best.predicted.damage_ms;
-    c.nodes[1].queued_prompt_tokens = 6400;
+    c.nodes[1].queued_prompt_tokens = 7200; /* the steps that compute it are full */
     assert_true(fabs(placed(&c, &r).best.predicted.damage_ms - idle) < 1e-6);
     r.tpot_ms = 70;
     double damage = placed(&c, &r).best.predicted.damage_ms - idle;
-    assert_true(fabs(damage - 45.0 * (400 - 100)) < 1e-6); /* so many steps more */
+    assert_true(fabs(damage - 45.0 * (300 - 100)) < 1e-6); /* so many steps more */
+}
+
+#define QUEUE_MOST 8u
+
+/* What really happens: a step under way, half over, with the queue's first rows; then the request's prompt, the last
+ * of all, takes part. Milliseconds from now until it is computed, by the node's own plan. */
+static double planned_ms(const struct sl_place_node *n, uint32_t n_queued, uint32_t length, uint32_t own)
+{
+    struct sl_plan_prompt prompts[QUEUE_MOST + 1];
+    struct sl_plan_chunk chunks[QUEUE_MOST + 1];
+    double ms = 0;
+    for (uint32_t i = 0; i <= n_queued; i++) {
+        uint32_t tokens = i < n_queued ? length : own;
+        prompts[i] = (struct sl_plan_prompt){.remaining = tokens,
+                                             .total = tokens,
+                                             .chunk_tokens = SL_CHUNK_AUTO,
+                                             .arrived_us = i,
+                                             .priority = i == n_queued};
+    }
+    for (uint32_t step = 0, done = 0; done <= n_queued; step++) {
+        struct sl_plan plan = {.chunks = chunks};
+        sl_plan_step(&(struct sl_plan_state){.cost = n->cost,
+                                             .pace_cost = n->cost,
+                                             .prompts = prompts + done,
+                                             .n_prompts = n_queued - done + (step > 0),
+                                             .decode_rows = n->decode_rows,
+                                             .decode_context = n->decode_context_tokens,
+                                             .pace_context = n->decode_context_tokens,
+                                             .max_rows = n->max_batch_tokens,
+                                             .align = SL_PLAN_ALIGN,
+                                             .tpot_target_ms = n->tpot_target_ms,
+                                             .prompt_step_ms = SL_PLAN_PROMPT_STEP_MS},
+                     0, &plan);
+        ms += step ? plan.predicted_ms : plan.predicted_ms / 2;
+        uint32_t ended = 0;
+        for (uint32_t k = 0; k < plan.n_chunks; k++) {
+            struct sl_plan_prompt *p = &prompts[done + chunks[k].prompt];
+            p->history += chunks[k].n_tokens;
+            p->remaining -= chunks[k].n_tokens;
+            ended += p->remaining == 0;
+        }
+        done += ended; /* the plan finishes them in order */
+    }
+    return ms;
+}
+
+/* Prompts that wait are computed together, up to the time target, and are priced so. */
+static void queue_is_priced_as_the_steps_that_the_plan_makes(void **s)
+{
+    (void)s;
+    static const uint32_t rows[] = {0, 7, 40, 100}, lengths[] = {64, 128, 256, 512, 2048, 8192},
+                          queued[] = {0, 1, 2, 3, 5, 8};
+    struct cluster c;
+    make(&c, 1);
+    c.cost = sl_cost_preset_find("h100-llama2-70b-tp4")->cost;
+    struct sl_place_node *n = &c.nodes[0];
+    n->max_batch_tokens = 8192;
+    n->total_pages = n->free_pages = 1000000;
+    n->tpot_target_ms = 40;
+    double worst = 0;
+    for (size_t i = 0; i < SL_COUNTOF(rows); i++)
+        for (size_t k = 0; k < SL_COUNTOF(lengths); k++)
+            for (size_t q = 0; q < SL_COUNTOF(queued); q++) {
+                n->decode_rows = n->rows_without_wish = rows[i];
+                n->decode_context_tokens = 1000.0 * rows[i];
+                n->queued_prompts = queued[q];
+                n->queued_prompt_tokens = (double)queued[q] * lengths[k];
+                const struct sl_place_req r = request(SL_PLACE_COLOCATED, lengths[k]);
+                double predicted = placed(&c, &r).best.predicted.ttft_ms,
+                       planned = planned_ms(n, queued[q], lengths[k], lengths[k]),
+                       error = fabs(predicted - planned) / planned;
+                worst = fmax(worst, error);
+            }
+    assert_true(worst < 0.1);
+}
+
+/* A step of 300 tokens beside 7 rows takes as long as one of 450: what joins it costs the streams nothing. */
+static void prompt_that_fits_into_a_step_that_comes_anyway_costs_little(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 1);
+    c.cost = sl_cost_preset_find("h100-llama2-70b-tp4")->cost;
+    c.nodes[0].max_batch_tokens = 8192;
+    c.nodes[0].tpot_target_ms = 40;
+    c.nodes[0].decode_rows = c.nodes[0].rows_without_wish = 7;
+    const struct sl_place_req r = request(SL_PLACE_COLOCATED, 150);
+    double alone = placed(&c, &r).best.predicted.damage_ms;
+    c.nodes[0].queued_prompts = 3;
+    c.nodes[0].queued_prompt_tokens = 800; /* one step of 505, one of 295 */
+    double shared = placed(&c, &r).best.predicted.damage_ms;
+    assert_true(shared < alone);
+}
+
+/* 40 streams wait 14 ms longer for a prompt's step, which is more delay in sum than one first token of 250 ms: but no
+ * first token shall be late for that. */
+static void prompts_do_not_gather_where_the_fewest_streams_are(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.cost = sl_cost_preset_find("h100-llama2-70b-tp4")->cost;
+    for (uint32_t i = 0; i < 3; i++) {
+        c.nodes[i].max_batch_tokens = 8192;
+        c.nodes[i].tpot_target_ms = 40;
+        c.nodes[i].decode_rows = c.nodes[i].rows_without_wish = i == 1 ? 7 : 40;
+        c.nodes[i].decode_context_tokens = 300.0 * c.nodes[i].decode_rows;
+    }
+    for (unsigned m = SL_PLACE_COLOCATED; m <= SL_PLACE_HYBRID; m++) {
+        const struct sl_place_req r = request((enum sl_place_mode)m, 256);
+        c.nodes[1].queued_prompt_tokens = c.nodes[1].queued_prompts = 0;
+        assert_int_equal(placed(&c, &r).best.d, 1);
+        c.nodes[1].queued_prompts = 6;
+        c.nodes[1].queued_prompt_tokens = 6 * 256;
+        assert_int_not_equal(placed(&c, &r).best.d, 1);
+    }
 }
 
 /* A class of short outputs is waited for less where pages are short. */
@@ -577,7 +696,36 @@ static void expected_output_is_what_pages_are_waited_for(void **s)
     double unknown = placed(&c, &r).best.predicted.wait_ms;
     r.expected_new = 32;
     double eighth = placed(&c, &r).best.predicted.wait_ms;
-    assert_true(fabs(unknown - 8 * eighth) < 1e-6 * unknown);
+    assert_true(eighth > 0 && unknown > 8 * eighth); /* what decodes there grows by more, too */
+}
+
+/* 100 streams of 300 tokens leave half of the pool, but are expected to fill it. */
+static void outputs_to_come_count_as_pages_taken(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    c.nodes[0].may_decode = c.nodes[0].may_prefill = false;
+    for (uint32_t i = 1; i < 3; i++) {
+        c.nodes[i].total_pages = 4000;
+        c.nodes[i].free_pages = 2000;
+        c.nodes[i].decode_rows = c.nodes[i].rows_without_wish = 100;
+        c.nodes[i].decode_context_tokens = 30000;
+    }
+    c.nodes[2].free_pages = 4000; /* room, but a longer queue */
+    c.nodes[2].queued_prompt_tokens = 300;
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 64);
+    r.max_new = 2000;
+    r.expected_new = 100; /* 5000 tokens and its own: both have room */
+    assert_int_equal(placed(&c, &r).best.d, 1);
+    assert_false(placed(&c, &r).best.tight);
+    r.expected_new = 1000; /* 51000: 3188 pages */
+    assert_int_equal(placed(&c, &r).best.d, 2);
+    assert_false(placed(&c, &r).best.tight);
+    c.nodes[1].decode_rows = 0; /* an empty node lets in what fits */
+    c.nodes[1].free_pages = 5;
+    r.want_d = "d0";
+    assert_false(placed(&c, &r).best.tight);
 }
 
 static void wait_is_that_of_the_least_busy_node(void **s)
@@ -632,7 +780,11 @@ int main(void)
         cmocka_unit_test(wishes_go_before_the_price),
         cmocka_unit_test(prompts_are_priced_at_the_chunks_that_wishes_leave),
         cmocka_unit_test(wish_counts_as_damage_to_prompts_that_wait),
+        cmocka_unit_test(queue_is_priced_as_the_steps_that_the_plan_makes),
+        cmocka_unit_test(prompt_that_fits_into_a_step_that_comes_anyway_costs_little),
+        cmocka_unit_test(prompts_do_not_gather_where_the_fewest_streams_are),
         cmocka_unit_test(expected_output_is_what_pages_are_waited_for),
+        cmocka_unit_test(outputs_to_come_count_as_pages_taken),
         cmocka_unit_test(node_where_others_wait_is_left_for_the_free_one),
         cmocka_unit_test(hybrid_prefix_on_the_decode_node_becomes_colocated),
         cmocka_unit_test(split_asked_is_rounded_down_to_a_page),
