@@ -19,7 +19,8 @@ struct sl_node_facts {
     double rest_of_step_ms;  /* until the step that runs there now has ended: half of one */
     double attn_ms, read_ms; /* per 1e6 (row x position), per 1e6 positions read */
     double queue_ms, behind_ms; /* the prompts queued there that run before and behind the request's */
-    double tail; /* rows of the last step of queue_ms that is not full: the request's may join it */
+    double work_ms; /* of all that runs before it, with the step that runs: what hold_ms is compared with */
+    double tail;    /* rows of the last step of queue_ms that is not full: the request's may join it */
 };
 
 struct sl_predictor {

@@ -176,6 +176,7 @@ static void find_facts(struct sl_node_facts *f, const struct sl_place_node *n, c
     double first_ms;
     struct run queue = run_queue(n, f, &first_ms);
     f->queue_ms = queue.ms;
+    f->work_ms = queue.ms + (n->queued_prompt_tokens > 0 ? first_ms : 0);
     f->tail = queue.tail;
     f->rest_of_step_ms = first_ms / 2;
     f->behind_ms = run_prompts(n, f, f->tail, n->behind_prompt_tokens, 0, fmax(n->behind_prompts, 1)).ms;
@@ -221,8 +222,8 @@ double sl_place_wait_ms(const struct sl_place_state *state)
             continue;
         struct sl_node_facts f = {0};
         find_facts(&f, &state->nodes[i], &any);
-        if (least < 0 || f.queue_ms < least)
-            least = f.queue_ms;
+        if (least < 0 || f.work_ms < least)
+            least = f.work_ms;
     }
     return least > 0 ? least : 0;
 }
@@ -357,7 +358,7 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
     const struct sl_node_facts *fd = facts_of(x, (uint32_t)c->d);
     const uint32_t n = req->n_tokens, s = c->split;
     struct sl_place_prediction *out = &c->predicted;
-    double ready_ms = 0, first_at_p_ms = 0, damage = 0, queue_ms = 0, behind_ms = 0;
+    double ready_ms = 0, first_at_p_ms = 0, damage = 0, work_ms = 0, behind_ms = 0;
 
     if (c->p >= 0) {
         const struct sl_place_node *p = &state->nodes[c->p];
@@ -366,7 +367,7 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         uint32_t work = to_compute(p, req, 0, s);
         struct run run = run_prompts(p, fp, fp->tail, work, s - work, 1);
         damage += damage_of(p, fp, run);
-        queue_ms = fp->queue_ms;
+        work_ms = fp->work_ms;
         behind_ms = fp->behind_ms;
         first_at_p_ms = COMMAND_MS + fp->rest_of_step_ms + fp->queue_ms + run.ms;
 
@@ -397,13 +398,13 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         double busy_ms = d->may_prefill ? fmax(fd->rest_of_step_ms, LATER_STEP_MS) : fd->rest_of_step_ms;
         out->second_ms = ready_ms + wait_pages_ms + busy_ms + decode_ms;
     } else {
-        queue_ms = fmax(queue_ms, fd->queue_ms);
+        work_ms = fmax(work_ms, fd->work_ms);
         behind_ms = fmax(behind_ms, fd->behind_ms);
         double start = fmax(ready_ms, COMMAND_MS + fd->queue_ms) + fd->rest_of_step_ms + wait_pages_ms;
         out->ttft_ms = start + last.ms;
         out->second_ms = out->ttft_ms + decode_ms;
     }
-    out->wait_ms = queue_ms + wait_pages_ms;
+    out->wait_ms = work_ms + wait_pages_ms;
     out->damage_ms = damage;
     /* as sl_decision_slo_met() judges it: the mean over all tokens behind the first */
     double tpot_ms =

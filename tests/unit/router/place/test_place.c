@@ -740,6 +740,13 @@ static void wait_is_that_of_the_least_busy_node(void **s)
     c.nodes[2].unusable = "draining";
     double ms = sl_place_wait_ms(&c.state);
     assert_true(ms > 3000 && ms < 4000); /* 1 ms per token, 5 per step */
+    c.nodes[1].queued_prompt_tokens =
+        40; /* less than one step: work all the same, requests wait at the router for it */
+    ms = sl_place_wait_ms(&c.state);
+    assert_true(ms > 44 && ms < 46);
+    struct sl_place_req r = request(SL_PLACE_COLOCATED, 8);
+    r.want_d = "d0";
+    assert_true(fabs(placed(&c, &r).best.predicted.wait_ms - ms) < 1e-6);
 }
 
 static void prefix_set_counts_leading_pages(void **s)
