@@ -22,6 +22,7 @@ struct play {
     char id[64];
     pthread_t thread;
     bool canceled, over; /* under the flow's lock */
+    _Atomic bool left;   /* its thread has nothing more to do */
 };
 
 struct sl_flow {
@@ -126,6 +127,20 @@ static void *play_main(void *arg)
     play(p);
     sl_arena_free(p->req->arena);
     atomic_fetch_sub(&fake_open, 1);
+    atomic_store(&p->left, true);
+    return NULL;
+}
+
+/* A place for one more, under the flow's lock: a new one, or that of one whose thread has ended; NULL = all are taken. */
+static struct play *free_place(struct sl_flow *f)
+{
+    if (f->n_plays < MAX_PLAYS)
+        return &f->plays[f->n_plays++];
+    for (size_t i = 0; i < MAX_PLAYS; i++)
+        if (atomic_load(&f->plays[i].left)) {
+            pthread_join(f->plays[i].thread, NULL);
+            return &f->plays[i];
+        }
     return NULL;
 }
 
@@ -139,8 +154,12 @@ enum sl_err sl_flow_submit(struct sl_flow *f, struct sl_gen_req *req, sl_gen_eve
                           busy ? "Too many requests." : "The router is stopping.");
     }
     pthread_mutex_lock(&f->lock);
-    SL_ASSERT(f->n_plays < MAX_PLAYS);
-    struct play *p = &f->plays[f->n_plays++];
+    struct play *p = free_place(f);
+    if (!p) {
+        pthread_mutex_unlock(&f->lock);
+        sl_arena_free(req->arena);
+        return sl_why_set(why, SL_EAGAIN, "Too many requests.");
+    }
     *p = (struct play){.flow = f, .req = req, .on_event = on_event, .arg = arg};
     memcpy(p->id, req->id, sizeof p->id);
     atomic_fetch_add(&fake_open, 1);
