@@ -5,9 +5,10 @@
  * that was stopped, which calls nobody back, and that thread waits for its end (tcptran_pipe_recv_cb, then
  * tcptran_pipe_stop). Nothing outside nng can end that. nng_close() waits for that thread.
  *
- * So every socket is closed by a thread of its own. Who owns it waits a moment, since what arrives for a connection that
- * is being closed is what makes that thread stand, and not at all where it stands already. The dialer goes first: that waits for nobody and ends its connections, so that the peer is told. What nng may still call into is
- * freed when nng_close() has returned; when it never does it stays behind, as does the thread, up to MAX_STANDING. */
+ * So every socket is closed by a thread of its own. Who owns it waits a moment, since what arrives for a connection
+ * that is being closed is what makes that thread stand, and not at all where it stands already. The dialer goes first:
+ * that waits for nobody and ends its connections, so that the peer is told. What nng may still call into is freed when
+ * nng_close() has returned; when it never does it stays behind, as does the thread, up to MAX_STANDING. */
 #include <limits.h>
 #include <pthread.h>
 #include <time.h>

@@ -76,12 +76,13 @@ enum sl_err sl_nng_url_error(int rv, const char *verb, const char *url, struct s
 struct sl_dial;
 SL_MUST_CHECK enum sl_err sl_dial_open(nng_socket s, const char *url, const struct sl_wire_guard *guard,
                                        struct sl_dial **out, struct sl_why *why);
-/* Stop the aios that use the socket before. Waits as sl_nng_close_later() does; closed(arg), in a thread of its own, once nng calls
- * nobody any more, which may be never: what it may still call into is freed there (closed NULL: there is nothing). */
+/* Stop the aios that use the socket before. Waits as sl_nng_close_later() does; closed(arg), in a thread of its own,
+ * once nng calls nobody any more, which may be never: what it may still call into is freed there (closed NULL: there
+ * is nothing). */
 void sl_dial_close(struct sl_dial *d, void (*closed)(void *arg), void *arg);
 /* Around whatever is handed to nng to get to the peer: before, and once it got there or nng gave it up. While something
- * is under way and nothing gets through for SL_UNANSWERED_MS, though nng says that there is a connection, the connection is
- * replaced when the peer takes a plain one; ever rarer until something gets through. Any thread. */
+ * is under way and nothing gets through for SL_UNANSWERED_MS, though nng says that there is a connection, the
+ * connection is replaced when the peer takes a plain one; ever rarer until something gets through. Any thread. */
 #define SL_UNANSWERED_MS                                                                                     \
     15000 /* sent seven times more (RESEND_MS), in vain; a peer that is only slow has answered */
 void sl_dial_begin(struct sl_dial *d);
@@ -95,7 +96,7 @@ SL_MUST_CHECK enum sl_err sl_nng_tls(const struct sl_wire_guard *guard, const ch
 /* of wire_close.c. Stop the aios that use the socket before. Waits 2 s at most: false = it is left behind, and nng may
  * still call into what it knows of. */
 bool sl_nng_close(nng_socket s);
-/* Waits a moment, but not where nng stands still; closed as at sl_dial_close(). dialer: the one that is not closed yet. */
+/* Waits a moment, but not where nng stands still; closed as at sl_dial_close(). dialer: the one not closed yet. */
 void sl_nng_close_later(nng_socket s, nng_dialer dialer, void (*closed)(void *arg), void *arg);
 /* How many are being closed, or stay behind. */
 unsigned sl_nng_n_closing(void);

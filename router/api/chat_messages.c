@@ -73,8 +73,9 @@ static bool parse_tool_calls(json_t *message, size_t at, struct sl_fault *fault)
             return fault_at(fault, SL_EINVAL, at, "tool_calls", "each call needs a function with a name.");
         if (!json_is_string(arguments))
             continue;
-        json_t *parsed = json_loadb(json_string_value(arguments), json_string_length(arguments),
-                                    JSON_REJECT_DUPLICATES, NULL);
+        size_t n = json_string_length(arguments); /* empty: a function that takes none, as in vLLM */
+        json_t *parsed =
+            n ? json_loadb(json_string_value(arguments), n, JSON_REJECT_DUPLICATES, NULL) : json_object();
         if (!json_is_object(parsed)) {
             json_decref(parsed);
             return fault_at(fault, SL_EINVAL, at, "tool_calls",
@@ -103,6 +104,7 @@ static bool fix_message(json_t *m, size_t at, bool knows_developer, struct sl_fa
         const json_t *calls = json_object_get(m, "tool_calls");
         if (!assistant || (content && !json_is_null(content)) || json_array_size(calls) == 0)
             return fault_at(fault, SL_EINVAL, at, "content", "expected a string or a list of text parts.");
+        json_object_set_new(m, "content", json_string("")); /* as in vLLM: templates concatenate it */
     }
     return parse_tool_calls(m, at, fault);
 }

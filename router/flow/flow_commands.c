@@ -350,9 +350,7 @@ static void on_resync_answer(struct sl_flow *f, const struct sl_node_call *call,
         sl_flow_on_resync_reply(f, call, &lost);
         return;
     }
-    r->resync_open = r->resync_again =
-        false; /* asked again by the timer, until the node answers or is dead */
-    r->gap_since_us = sl_now_us();
+    sl_flow_resync_failed(r);
     sl_flow_arm(f, r);
 }
 

@@ -128,6 +128,8 @@ void sl_flow_on_batch(struct sl_flow *f, const Sluice__EventBatch *b);
 void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
                              const Sluice__ResyncReply *reply);
 void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r);
+/* No answer came, or none was asked for; the caller arms the request. */
+void sl_flow_resync_failed(struct sl_request *r);
 
 /* ---- flow_commands.c ---- */
 /* SL_EAGAIN, SL_EPEER: it did not even leave. */

@@ -199,6 +199,13 @@ static void see_leg(struct sl_flow *f, const Sluice__LegEvent *ev, const char *n
              leg == &r->p ? "prefill" : "decode", ev->state);
 }
 
+void sl_flow_resync_failed(struct sl_request *r)
+{
+    r->resync_open = r->resync_again = false;
+    r->n_resyncs_failed++;
+    r->gap_since_us = sl_now_us(); /* the timer asks again, until the node answers or is dead */
+}
+
 void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r)
 {
     if (r->d.state == SL_LEG_NONE || r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
@@ -219,7 +226,7 @@ void sl_flow_ask_resync(struct sl_flow *f, struct sl_request *r)
     if (sl_flow_send_resync(f, r, 0) == SL_OK)
         r->resync_open = true;
     else
-        r->gap_since_us = sl_now_us(); /* the timer asks again */
+        sl_flow_resync_failed(r);
     sl_flow_arm(f, r);
 }
 
@@ -281,6 +288,7 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
         return;
     bool again = r->resync_again;
     r->resync_owed = r->resync_open = r->resync_again = false;
+    r->n_resyncs_failed = 0;
     r->gap_since_us = 0;
     r->last_heard_us = sl_now_us();
     sl_flow_arm(f, r);

@@ -18,7 +18,7 @@ static struct sl_recovery_out act(enum sl_recovery a, enum sl_err err, const cha
 static struct sl_recovery_out again(const struct sl_trouble_in *t, const char *because)
 {
     if (t->n_faults >= SL_MAX_FAULTS)
-        return act(SL_RECOVERY_FAIL, SL_EPEER, "it was placed too many times");
+        return act(SL_RECOVERY_FAIL, SL_EPEER, "The request lost its node too many times.");
     return act(SL_RECOVERY_PLACE_AGAIN, SL_OK, because);
 }
 
@@ -35,7 +35,7 @@ static struct sl_recovery_out decode_leg_error(const struct sl_trouble_in *t)
     case SL_CLASS_BAD_INPUT:
         if (t->err == SL_ETOOBIG || t->err == SL_EUNSUPPORTED)
             return again(t, "the decode node cannot hold it");
-        return act(SL_RECOVERY_FAIL, t->err, "the decode node refused it");
+        return act(SL_RECOVERY_FAIL, t->err, "The decode node refused the request.");
     case SL_CLASS_LATER:
         return again(t, "the decode node has no room now");
     case SL_CLASS_REQUEST:
@@ -56,7 +56,7 @@ static struct sl_recovery_out decode_leg_error(const struct sl_trouble_in *t)
 static struct sl_recovery_out no_place(const struct sl_trouble_in *t)
 {
     if (t->before == SL_OK)
-        return act(SL_RECOVERY_FAIL, t->err, "no node can take it");
+        return act(SL_RECOVERY_FAIL, t->err, "No node can take the request.");
     if (sl_err_class(t->before) == SL_CLASS_LATER && t->n_received > 0)
         return act(SL_RECOVERY_WAIT, SL_OK, "all nodes are full; it waits");
     if (sl_err_class(t->before) == SL_CLASS_LATER || sl_err_class(t->before) == SL_CLASS_BAD_INPUT)

@@ -45,9 +45,10 @@
 #include "common/base/log.h"
 #include "common/kv/kv_hash.h"
 
-#define GAP_MS            50  /* a token that came early waits this long for the one before it */
-#define SETTLE_MS         250 /* the client's last event waits this long for facts */
-#define RETRY_MS          200 /* between placements while all nodes are full; doubles to 1.6 s */
+#define GAP_MS            50   /* a token that came early waits this long for the one before it */
+#define GAP_MAX_MS        1600 /* so the wait doubles while a node gives no answer to what is missing */
+#define SETTLE_MS         250  /* the client's last event waits this long for facts */
+#define RETRY_MS          200  /* between placements while all nodes are full; doubles to 1.6 s */
 #define RETRY_AFTER_MAX_S 60
 #define PROBE_MS          3000 /* a silent decode leg is asked whether it still knows the request */
 #define CHAIN_MAX         2048 /* pages of a prompt looked up in the nodes' prefix caches */
@@ -176,7 +177,12 @@ static uint64_t gap_at(const struct sl_request *r)
 {
     bool asks =
         (r->state == SL_REQ_PLACED || r->state == SL_REQ_STREAMING) && r->gap_since_us && !r->resync_open;
-    return asks ? r->gap_since_us + GAP_MS * 1000 : 0;
+    if (!asks)
+        return 0;
+    uint64_t wait_ms = GAP_MS;
+    for (uint32_t i = 0; i < r->n_resyncs_failed && wait_ms < GAP_MAX_MS; i++)
+        wait_ms *= 2;
+    return r->gap_since_us + wait_ms * 1000;
 }
 
 void sl_flow_arm(struct sl_flow *f, struct sl_request *r)
@@ -493,7 +499,8 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
     struct sl_recovery_out out = sl_recover(&t);
     char text[SL_WHY_MAX];
     if (t.before)
-        snprintf(text, sizeof text, "%s; %s", r->because, out.because);
+        snprintf(text, sizeof text, "The %s, as %s (%s).",
+                 t.n_received ? "answer cannot go on" : "request cannot be served", out.because, r->because);
     else
         snprintf(text, sizeof text, "%s", why ? why : out.because);
     struct sl_leg *leg = t.leg_p ? &r->p : &r->d;
@@ -522,6 +529,7 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
         cancel_legs(f, r, "placed again");
         sl_request_drop_held(r);
         r->gap_since_us = 0;
+        r->n_resyncs_failed = 0;
         r->resync_owed = r->resync_open = r->resync_again = r->ended_by_node = r->ended_by_length = false;
         sl_request_metrics_recovered(f->metrics);
         place(f, r);

@@ -84,7 +84,8 @@ struct sl_request {
     bool
         resync_owed; /* events may be missing until a Resync is answered, whether it could be asked yet or not */
     bool resync_open, resync_again;
-    bool ended_by_node; /* the decode leg's end came, tokens before it are missing yet */
+    uint32_t n_resyncs_failed; /* since the last answer */
+    bool ended_by_node;        /* the decode leg's end came, tokens before it are missing yet */
     bool ended_by_length;
 
     /* SL_REQ_ENDING */

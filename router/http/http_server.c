@@ -8,10 +8,11 @@
  * of its own. Only so many of it are served in a round: when a token comes for each of thousands of streams at
  * once, new clients are accepted and read between them.
  *
- * Connections past max_connections are answered 503, past REFUSED_CONNECTIONS more they wait to be accepted. Its inactivity timeout ends connections that take no bytes; times for receiving
- * are ours, because one byte a second counts as activity there. They also catch what the library misses: a
- * client that sends half a request and closes in the same moment (a short read counts as "no more is there",
- * and its epoll is edge-triggered). Over TLS no 408 can be sent past the library: those are only cut. */
+ * Connections past max_connections are answered 503; past REFUSED_CONNECTIONS more they wait to be accepted. The
+ * library's inactivity timeout ends connections that take no bytes; times for receiving are ours, because one byte a
+ * second counts as activity there. They also catch what the library misses: a client that sends half a request and
+ * closes in the same moment (a short read counts as "no more is there", and its epoll is edge-triggered). Over TLS no
+ * 408 can be sent past the library: those are only cut. */
 #include "router/http/http_call.h"
 
 #include <errno.h>

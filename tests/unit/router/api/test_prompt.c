@@ -128,6 +128,32 @@ static void bad_messages_are_refused_with_their_place(void **state)
     }
 }
 
+static void calls_in_a_history_may_have_no_content_and_no_arguments(void **state)
+{
+    static const char *const contents[] = {"", "\"content\":null,", "\"content\":\"\","};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(contents); i++) {
+        struct sl_fault fault = {0};
+        struct sl_buf text;
+        sl_buf_init(&text, 4096);
+        sl_buf_printf(&text,
+                      "[{%s\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                      "\"arguments\":\"\"}}]}]",
+                      contents[i]);
+        json_t *in = json_loads(text.data, 0, NULL), *out = sl_chat_messages(in, false, &fault), *content;
+        json_t *calls, *arguments;
+        assert_int_equal(
+            json_unpack(json_array_get(out, 0), "{s:o,s:o}", "content", &content, "tool_calls", &calls), 0);
+        assert_string_equal(json_string_value(content), "");
+        assert_int_equal(
+            json_unpack(json_array_get(calls, 0), "{s:{s:o}}", "function", "arguments", &arguments), 0);
+        assert_true(json_is_object(arguments) && json_object_size(arguments) == 0);
+        json_decref(out);
+        json_decref(in);
+        sl_buf_fini(&text);
+    }
+}
+
 static void tool_arguments_become_an_object_and_developer_becomes_system(void **state)
 {
     struct sl_fault fault = {0};
@@ -256,6 +282,7 @@ int main(void)
         cmocka_unit_test(parts_equal_the_plain_string),
         cmocka_unit_test(continued_message_ends_the_prompt),
         cmocka_unit_test(bad_messages_are_refused_with_their_place),
+        cmocka_unit_test(calls_in_a_history_may_have_no_content_and_no_arguments),
         cmocka_unit_test(tool_arguments_become_an_object_and_developer_becomes_system),
         cmocka_unit_test(tools_need_a_template_that_teaches_them),
         cmocka_unit_test(prompt_that_does_not_fit_is_refused_with_both_numbers),
