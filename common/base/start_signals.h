@@ -12,8 +12,8 @@ struct sl_start_signals {
     int signal_fd, over[2]; /* a pipe: its end closes when the start is over */
 };
 
-/* From here to sl_start_signals_end() either signal ends the process with status 0. Both must be blocked already, and stay
- * so. s stays where it is. SL_EIO: no descriptors or no thread. */
+/* From here to sl_start_signals_end() either signal ends the process with status 0. Both must be blocked already, and
+ * stay so. s stays where it is. SL_EIO: no descriptors or no thread. */
 SL_MUST_CHECK enum sl_err sl_start_signals_begin(struct sl_start_signals *s, struct sl_why *why);
 /* What comes afterwards is for the caller's signalfd. */
 void sl_start_signals_end(struct sl_start_signals *s);

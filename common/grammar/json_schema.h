@@ -11,8 +11,9 @@
  * Taken: type (also a list), properties, required, additionalProperties, items, minItems, maxItems,
  * minLength, maxLength, enum, const, anyOf, oneOf (as anyOf), allOf of one, $ref within the schema, also
  * recursive; booleans as schemas. One word of our own, at the top and alone: SL_SCHEMA_TEXTS, a list of
- * texts one of which the answer is, as it stands and not as JSON. Words that only describe (title, description, default, examples, ...) are
- * passed over. Anything else is refused by name: it would be promised and not kept. */
+ * texts one of which the answer is, as it stands and not as JSON. Words that only describe (title,
+ * description, default, examples, ...) are passed over. Anything else is refused by name: it would be
+ * promised and not kept. */
 #ifndef SLUICE_COMMON_GRAMMAR_JSON_SCHEMA_H
 #define SLUICE_COMMON_GRAMMAR_JSON_SCHEMA_H
 

@@ -59,9 +59,8 @@ const struct sl_conf_opt sl_node_opts[] = {
     {"kv_memory", SL_CONF_BYTES, AT(kv_memory_bytes), "1G", "memory for KV pages, reserved at start", 1 << 16,
      1e15, NULL},
     {"kv_dtype", SL_CONF_ENUM, AT(kv_dtype_word), "bf16",
-     "type of KV values; q8 (int8) and fp8 (e4m3) take half of bf16's memory and reads, and are a little "
-     "less "
-     "exact, fp8 more so",
+     "type of KV values; q8 (int8) and fp8 (e4m3) take half of bf16's memory and reads, and are a "
+     "little less exact, fp8 more so",
      0, 0, dtype_words},
     {"page_tokens", SL_CONF_U32, AT(page_tokens), "32", "tokens per KV page; the same on all nodes", 1, 4096,
      NULL},

@@ -1,8 +1,8 @@
 /* common/wire/wire_close.c - closing sockets of nng without standing where nng stands.
  *
- * All connections and dialers of a process are freed by one thread of nng's. In nng 1.5.2 it may come to stand still for
- * ever: a connection that is closed just as the head of a message has been read begins the next read on an operation
- * that was stopped, which calls nobody back, and that thread waits for its end (tcptran_pipe_recv_cb, then
+ * All connections and dialers of a process are freed by one thread of nng's. In nng 1.5.2 it may come to stand still
+ * for ever: a connection that is closed just as the head of a message has been read begins the next read on an
+ * operation that was stopped, which calls nobody back, and that thread waits for its end (tcptran_pipe_recv_cb, then
  * tcptran_pipe_stop). Nothing outside nng can end that. nng_close() waits for that thread.
  *
  * So every socket is closed by a thread of its own. Who owns it waits a moment, since what arrives for a connection

@@ -8,8 +8,8 @@
  * alone, since closing one that connects at that moment may never return; but for one that a long cut put to sleep (its
  * packets are tried again after up to a minute). So all of this is done in a thread of its own, for which nobody waits.
  *
- * Nor does nng always tell that a pipe is gone: its only thread that frees pipes may stand still for ever (wire_close.c),
- * and a dialer whose pipe is not freed never dials again. So the users of a socket say what is under way, and a
+ * Nor does nng always tell that a pipe is gone: its only thread that frees pipes may stand still for ever
+ * (wire_close.c), and a dialer whose pipe is not freed never dials again. So the users of a socket say what is under way, and a
  * connection on which nothing gets through is replaced, whether or not more is sent meanwhile. */
 #include <errno.h>
 #include <netdb.h>

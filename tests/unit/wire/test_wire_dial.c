@@ -214,7 +214,8 @@ static void connection_that_nng_never_frees_is_replaced(void **state)
     sl_queue_free(events);
 }
 
-/* While nng does not free what is closed nobody waits for it each time, and nothing that it may still call into is freed before. */
+/* While nng does not free what is closed nobody waits for it each time, and nothing that it may still call into is
+ * freed before. */
 static void closing_waits_for_no_other(void **state)
 {
     (void)state;
