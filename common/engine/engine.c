@@ -13,8 +13,9 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
-#define KEEP_STEPS               200u /* a cost model that saw so many real steps.. */
-#define KEEP_ERROR               0.25 /* ..and predicts them so well is kept for the next start */
+#define KEEP_STEPS               200u  /* a cost model that saw so many real steps.. */
+#define KEEP_ERROR               0.25  /* ..and predicts them so well is kept for the next start */
+#define SETTLE_LOOK_US           1000u /* between looks at a step that a stop waits for */
 #define DEFAULT_MAX_BATCH_TOKENS 512u
 #define DEFAULT_MAX_SEQUENCES    64u
 #define DEFAULT_MAX_WAITING      1024u
@@ -235,6 +236,21 @@ void sl_engine_set_pace(struct sl_engine *e, int32_t chunk_tokens, int32_t specu
 uint64_t sl_engine_progress(const struct sl_engine *e)
 {
     return sl_device_progress(e->dev);
+}
+
+bool sl_engine_settles(const struct sl_engine *e, uint32_t stuck_ms)
+{
+    uint64_t layers = sl_device_progress(e->dev), since_ms = sl_now_ms();
+    while (sl_device_busy(e->dev)) {
+        uint64_t now = sl_device_progress(e->dev), now_ms = sl_now_ms();
+        if (now != layers)
+            since_ms = now_ms;
+        else if (now_ms - since_ms >= stuck_ms)
+            return false;
+        layers = now;
+        usleep(SETTLE_LOOK_US);
+    }
+    return true;
 }
 
 bool sl_engine_in_flight(const struct sl_engine *e)

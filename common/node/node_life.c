@@ -2,6 +2,7 @@
  *
  * The watchdog is fed by the engine's progress: while a step is in flight, the layer counter must have moved
  * since the last look. A long step is progress, a wedged device is not; an idle node only has to come round.
+ * Nor does the stop wait for a wedged device: the process ends with its threads still in it.
  */
 #include "common/node/node_life.h"
 
@@ -24,6 +25,10 @@
 #define LAST_WORDS_MS 300 /* events of the last round get this long to leave */
 /* looks per watchdog period: one layer may take longer than one of them */
 #define WATCHDOG_LOOKS 4
+
+/* A stop gives the step in flight so long to compute a layer: longer than one of the largest model takes, and with the
+ * default drain_ms within TimeoutStopSec of deploy/systemd. */
+#define STUCK_MS 20000u
 
 struct life {
     struct sl_node *node;
@@ -182,6 +187,11 @@ static int run(struct life *f, const struct sl_duty_ops *const *duties)
 
     sl_node_run(f->node);
 
+    if (!sl_engine_settles(f->node->engine, STUCK_MS)) {
+        SL_ERROR("the step in flight made no progress for %u s, so the node ends without it",
+                 STUCK_MS / 1000);
+        _exit(1);
+    }
     int status = 0;
     if (sl_node_idle(f->node) && sl_engine_check_pages(f->node->engine, &why) != SL_OK) {
         SL_ERROR("pages were lost: %s", why.text);

@@ -1,14 +1,19 @@
 /* common/transfer/nccl_group.c - see nccl_group.h.
  *
  * Communicators do not block, as in nccl_pair.c: a rank looks for an error while it waits, and so hears of a device
- * that fails instead of hanging in a call. A rank that never comes is no error of NCCL's; nobody computes then, which
- * the node's watchdog sees. */
+ * that fails instead of hanging in a call. A rank that never comes is no error of NCCL's: at the start there is a
+ * limit; in a pass nobody computes then, which the node's watchdog sees, and which its stop does not wait for. */
 #include "common/transfer/nccl_group.h"
 
 #include <sched.h>
+#include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/transfer/nccl_load.h"
+
+#define JOIN_MS      120000u /* NCCL joins the cards of a machine in seconds; a cold start may load for a minute */
+#define JOIN_LOOK_US 1000u /* between looks whether it has: nothing else waits for it */
 
 struct rank {
     void *context, *comm;
@@ -89,8 +94,26 @@ static enum sl_err rank_make(struct rank *r, uint32_t number, struct sl_why *why
                       sl_cuda_text(rc));
 }
 
+/* Until end_ms of sl_now_ms(). */
+static enum sl_err wait_joined(struct nccl_group *g, uint32_t rank, uint64_t end_ms, struct sl_why *why)
+{
+    for (;;) {
+        bool through = false;
+        enum sl_err e = poll_comm(&g->of[rank], &through, why);
+        if (e != SL_OK || through)
+            return e;
+        if (sl_now_ms() >= end_ms)
+            return sl_why_set(
+                why, SL_EDEVICE,
+                "NCCL has not joined rank %u with the others of %u; see nvidia-smi for cards that "
+                "hang, and what NCCL_DEBUG=INFO says",
+                rank, g->group.n_ranks);
+        usleep(JOIN_LOOK_US);
+    }
+}
+
 /* One thread starts all communicators, so as one group: a call alone would wait for the other ranks. */
-static enum sl_err join(struct nccl_group *g, struct sl_why *why)
+static enum sl_err join(struct nccl_group *g, uint32_t join_ms, struct sl_why *why)
 {
     struct sl_nccl_config config = {sizeof config, SL_NCCL_CONFIG_MAGIC, SL_NCCL_MIN_VERSION, 0};
     struct sl_nccl_id id;
@@ -104,14 +127,15 @@ static enum sl_err join(struct nccl_group *g, struct sl_why *why)
     int end = sl_nccl.ncclGroupEnd(); /* also after an error: a group left open would swallow the next one */
     if (!is_good(rc) || !is_good(end))
         return failed_nccl(is_good(rc) ? end : rc, why);
+    uint64_t end_ms = sl_now_ms() + join_ms;
     enum sl_err e = SL_OK;
-    for (int i = 0; i < n && e == SL_OK; i++)
-        e = wait_comm(&g->of[i], why);
+    for (uint32_t i = 0; i < g->group.n_ranks && e == SL_OK; i++)
+        e = wait_joined(g, i, end_ms, why);
     return e;
 }
 
-enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks, struct sl_rank_group **out,
-                               struct sl_why *why)
+enum sl_err sl_nccl_group_open_within(uint32_t join_ms, uint32_t first_device, uint32_t n_ranks,
+                                      struct sl_rank_group **out, struct sl_why *why)
 {
     enum sl_err e = sl_nccl_load(first_device, why);
     if (e != SL_OK)
@@ -121,11 +145,19 @@ enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks, struct s
     for (uint32_t i = 0; i < n_ranks && e == SL_OK; i++)
         e = rank_make(&g->of[i], first_device + i, why);
     if (e == SL_OK)
-        e = join(g, why);
+        e = join(g, join_ms, why);
+    if (e == SL_EDEVICE)
+        return e; /* the group is lost: an abort may wait for what never joined */
     if (e != SL_OK) {
         group_close(&g->group);
         return e;
     }
     *out = &g->group;
     return SL_OK;
+}
+
+enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks, struct sl_rank_group **out,
+                               struct sl_why *why)
+{
+    return sl_nccl_group_open_within(JOIN_MS, first_device, n_ranks, out, why);
 }

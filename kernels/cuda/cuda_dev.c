@@ -138,6 +138,8 @@ enum sl_err sl_cuda_open(const struct sl_dev_conf *conf, int plain, struct sl_de
         e = ring_open(d, &d->lists, RING_BYTES);
     if (e == SL_OK)
         e = sl_cuda_tiles_open(d);
+    if (e == SL_OK)
+        e = sl_cuda_passes_open(d);
     for (uint32_t i = 0; i < CUDA_ROPE_BASES && e == SL_OK; i++) {
         d->rope[i].frequency = cu_alloc(d->stream, SL_HEAD_DIM_MAX / 2 * sizeof(float));
         e = d->rope[i].frequency ? SL_OK : SL_ENOMEM;

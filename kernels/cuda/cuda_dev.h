@@ -182,7 +182,8 @@ size_t sl_cuda_rows_and_pages(const struct sl_batch *b, uint32_t n_rows, struct 
 enum sl_pass_state sl_cuda_pass_begin(struct sl_dev *d, const void *owner, struct sl_kv *kv,
                                       uint32_t max_rows, const struct sl_vote *vote, struct sl_batch *b);
 int sl_cuda_pass_end(struct sl_dev *d);
-void sl_cuda_passes_drop(struct sl_dev *d); /* before memory goes that ops may have been given */
+enum sl_err sl_cuda_passes_open(struct sl_dev *d); /* SL_ENOMEM */
+void sl_cuda_passes_drop(struct sl_dev *d);        /* before memory goes that ops may have been given */
 void sl_cuda_passes_close(struct sl_dev *d);
 /* Of the pass that is on: its plan of this shape. False: there is no room for it. */
 bool sl_cuda_pass_plan(struct sl_dev *d, const struct cuda_plan_shape *s, struct cuda_sent_plan *out);

@@ -59,6 +59,20 @@ static bool area_fit(struct sl_dev *d, struct cuda_area *a, size_t bytes)
     return false;
 }
 
+/* Room for a batch of n_pages; what was there is lost. */
+static bool batch_fit(struct sl_dev *d, size_t n_pages)
+{
+    struct cuda_passes *p = &d->passes;
+    p->max_pages = n_pages > FIRST_PAGES ? 2 * (uint32_t)n_pages : FIRST_PAGES;
+    return area_fit(d, &p->batch_area,
+                    d->max_rows * (sizeof *p->tokens + sizeof *p->rows) + p->max_pages * sizeof *p->pages);
+}
+
+enum sl_err sl_cuda_passes_open(struct sl_dev *d)
+{
+    return d->passes.off || batch_fit(d, 0) ? SL_OK : SL_ENOMEM;
+}
+
 void sl_cuda_passes_close(struct sl_dev *d)
 {
     sl_cuda_passes_drop(d);
@@ -79,8 +93,7 @@ static bool send_batch(struct sl_dev *d, const struct sl_batch *b, uint32_t buck
         n_pages += b->runs[u].n_pages;
     if (n_pages > p->max_pages || !p->batch_area.bytes) {
         sl_cuda_passes_drop(d);
-        p->max_pages = n_pages > FIRST_PAGES ? 2 * (uint32_t)n_pages : FIRST_PAGES;
-        if (!area_fit(d, &p->batch_area, tokens_bytes + rows_bytes + p->max_pages * sizeof *p->pages))
+        if (!batch_fit(d, n_pages))
             return false;
     }
     uint8_t *host = p->batch_area.host, *device = p->batch_area.device;

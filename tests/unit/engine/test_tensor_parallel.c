@@ -9,13 +9,18 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "common/base/thread.h"
 #include "tests/support/support.h"
 #include "tests/unit/engine/engine_support.h"
 
 #define PAGE   16u
 #define N_JOBS 4u
 #define PAGES  128u
+
+#define GIVE_UP_S 120 /* a child that nothing ends */
 
 /* Each architecture has something of its own that is cut, or must not be: biases, norms of heads, norms behind. */
 static const struct tiny_choice choices[] = {
@@ -134,9 +139,40 @@ static void engine_refuses_a_degree_that_does_not_divide(void **state)
     }
 }
 
+static void run_for_ever(void *arg)
+{
+    struct job asks[N_JOBS];
+    make_asks(asks);
+    jobs_run(arg, NULL, asks, 1);
+}
+
+/* In a process of its own, since nothing ends the rank. */
+static void rank_that_never_comes_is_not_waited_for(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        struct sl_engine_conf conf = tiny_conf(&choices[0], 2, PAGE, PAGES);
+        struct sl_thread t = {0};
+        alarm(GIVE_UP_S);
+        conf.tensor_parallel = 2;
+        conf.fault_wedge_step = 1;
+        struct sl_engine *e = tiny_engine(&conf);
+        if (!sl_engine_settles(e, 0) || sl_thread_start(&t, "engine", run_for_ever, e) != SL_OK)
+            _exit(1);
+        while (sl_engine_settles(e, 20))
+            usleep(1000); /* the step has not begun */
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rank_that_never_comes_is_not_waited_for),
         cmocka_unit_test(engine_of_several_ranks_equals_over_all_choices),
         cmocka_unit_test(engine_refuses_a_degree_that_does_not_divide),
     };

@@ -21,6 +21,7 @@
 #define RANKS      4u
 #define MOST_BYTES 300000u
 #define ROUNDS     30u
+#define GIVE_UP_S  120 /* a child that nothing ends */
 
 /* A rank's memory on its device, as the caller has it: the fake's devices are host memory. */
 static void *device_memory(size_t bytes)
@@ -139,9 +140,30 @@ static void asynchronous_error_of_nccl_is_told(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* In a process of its own, which what never joined stays with. */
+static void ranks_that_never_join_are_told(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("FAKE_NCCL_FAULT", "start_hang:1:0", 1);
+        alarm(GIVE_UP_S);
+        struct sl_rank_group *g = NULL;
+        struct sl_why why = {{0}};
+        enum sl_err e = sl_nccl_group_open_within(20, 0, RANKS, &g, &why);
+        _exit(e == SL_EDEVICE && !g && strstr(why.text, "has not joined rank 0 with the others of 4") ? 0
+                                                                                                      : 13);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_that_never_join_are_told),
         cmocka_unit_test(asynchronous_error_of_nccl_is_told),
         cmocka_unit_test(group_of_nccl_gathers_what_memory_does),
     };
