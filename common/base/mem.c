@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/alloc_guard.h"
 #include "common/base/log.h"
 
 #define HEAPS             4 /* of all threads; none of them allocates within a step */
@@ -47,6 +48,13 @@ void sl_alloc_guard_off(void)
 {
     guard_phase = NULL;
 }
+
+const char *sl_alloc_guard_pause(void)
+{
+    const char *phase = guard_phase;
+    guard_phase = NULL;
+    return phase;
+}
 #else
 void sl_alloc_guard_check(size_t bytes)
 {
@@ -60,6 +68,11 @@ void sl_alloc_guard_on(const char *phase)
 
 void sl_alloc_guard_off(void)
 {
+}
+
+const char *sl_alloc_guard_pause(void)
+{
+    return NULL;
 }
 #endif
 

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/base/alloc_guard.h"
 #include "common/base/mem.h"
 
 #define LANES       32u
@@ -422,9 +423,11 @@ static const char *run_launch(void (*kernel)(const void *arg), const void *arg, 
     if (n_threads == 0 || n_threads % LANES != 0 || n_threads > MAX_THREADS || shared_bytes > MAX_SHARED)
         return "a launch of no whole warps, of too many threads or of too much shared memory";
     if (!emu.stacks) {
+        const char *phase = sl_alloc_guard_pause();
         emu.stacks = sl_huge_alloc(MAX_THREADS * STACK_BYTES, false);
         emu.shared = sl_huge_alloc(MAX_SHARED, false);
         emu.threads = sl_huge_alloc(MAX_THREADS * sizeof *emu.threads, false);
+        sl_alloc_guard_on(phase);
         SL_ASSERT(emu.stacks && emu.shared && emu.threads);
     }
     emu.kernel = kernel;

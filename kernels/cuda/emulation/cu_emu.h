@@ -182,6 +182,9 @@ int cu_emu_device_of(const void *p);
  * itself. */
 void cu_emu_memory_open(unsigned device);
 void cu_emu_memory_close(void);
+/* Memory of the emulation itself, zeroed, for sl_free(): as CUDA's own, no concern of the guard of a step. NULL when there
+ * is none. */
+void *cu_emu_own(size_t bytes);
 void *cu_emu_alloc(unsigned device, size_t bytes); /* zeroed; NULL when there is none */
 void cu_emu_free(void *p);                         /* takes NULL */
 /* n runs of bytes from anywhere to anywhere, as hardware between the devices does; no device may be open here. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/base/alloc_guard.h"
 #include "common/base/mem.h"
 #include "kernels/cuda/emulation/cu_emu.h"
 
@@ -111,6 +112,16 @@ static void *arena_alloc(unsigned device, size_t bytes)
     return p;
 }
 
+void *cu_emu_own(size_t bytes)
+{
+    const char *phase = sl_alloc_guard_pause();
+    void *p = sl_try_alloc(bytes ? bytes : 1);
+    if (p)
+        memset(p, 0, bytes);
+    sl_alloc_guard_on(phase);
+    return p;
+}
+
 void *cu_emu_alloc(unsigned device, size_t bytes)
 {
     pthread_mutex_lock(&lock);
@@ -118,9 +129,7 @@ void *cu_emu_alloc(unsigned device, size_t bytes)
     void *p = in_arena ? arena_alloc(device, bytes) : NULL;
     pthread_mutex_unlock(&lock);
     /* Exactly as large as asked for, so that AddressSanitizer sees a kernel that goes beyond. */
-    if (!in_arena && (p = sl_try_alloc(bytes ? bytes : 1)) != NULL)
-        memset(p, 0, bytes);
-    return p;
+    return in_arena ? p : cu_emu_own(bytes);
 }
 
 void cu_emu_free(void *p)
@@ -151,7 +160,8 @@ void cu_emu_copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
                       size_t n)
 {
     int to = cu_emu_device_of(dst), from = cu_emu_device_of(src);
-    char *between = sl_xalloc(bytes * n + 1);
+    char *between = cu_emu_own(bytes * n);
+    SL_ASSERT(between);
     if (from >= 0)
         cu_emu_memory_open((unsigned)from);
     copy_rows(between, bytes, src, src_stride, bytes, n);

@@ -146,10 +146,19 @@ void *cu_alloc(struct cu_stream *s, size_t bytes)
 void *cu_alloc_pinned(struct cu_stream *s, size_t bytes)
 {
     (void)s;
-    void *p = sl_try_alloc(bytes ? bytes : 1);
-    if (p)
-        memset(p, 0, bytes);
+    return cu_emu_own(bytes);
+}
+
+static void *own(size_t bytes)
+{
+    void *p = cu_emu_own(bytes);
+    SL_ASSERT(p);
     return p;
+}
+
+static void *own_copy(const void *src, size_t bytes)
+{
+    return memcpy(own(bytes), src, bytes);
 }
 
 static bool refused(struct cu_stream *s)
@@ -168,7 +177,11 @@ static void add(struct commands *l, const struct command *c)
 {
     if (l->n == l->capacity) {
         l->capacity = l->capacity ? 2 * l->capacity : 64;
-        l->all = sl_xrealloc_array(l->all, l->capacity, sizeof *l->all);
+        struct command *all = own(l->capacity * sizeof *all);
+        if (l->n)
+            memcpy(all, l->all, l->n * sizeof *all);
+        sl_free(l->all);
+        l->all = all;
     }
     l->all[l->n++] = *c;
 }
@@ -187,7 +200,7 @@ void cu_upload(struct cu_stream *s, void *dst, const void *src, size_t bytes)
 {
     if (refused(s))
         return;
-    struct command c = {.dst = dst, .bytes = bytes, .n = 1, .owned = sl_xmemdup(src, bytes)};
+    struct command c = {.dst = dst, .bytes = bytes, .n = 1, .owned = own_copy(src, bytes)};
     c.src = c.owned;
     queue(s, &c);
 }
@@ -221,14 +234,14 @@ bool cu_emu_is_capturing(const void *stream)
 
 void cu_emu_call(void *stream, void (*fn)(const void *arg), const void *arg, size_t bytes)
 {
-    queue(stream, &(struct command){.call = fn, .owned = sl_xmemdup(arg, bytes)});
+    queue(stream, &(struct command){.call = fn, .owned = own_copy(arg, bytes)});
 }
 
 void cu_launch(struct cu_stream *s, const struct cu_launch *l)
 {
     if (l->grid_x == 0 || l->grid_y == 0)
         return;
-    queue(s, &(struct command){.launch = *l, .owned = sl_xmemdup(l->args, l->args_bytes)});
+    queue(s, &(struct command){.launch = *l, .owned = own_copy(l->args, l->args_bytes)});
 }
 
 static void run_until(struct cu_stream *s, uint64_t at);
@@ -334,7 +347,7 @@ void cu_sync(struct cu_stream *s)
 struct cu_event *cu_event_new(struct cu_stream *s)
 {
     (void)s;
-    return sl_xcalloc(1, sizeof(struct cu_event));
+    return own(sizeof(struct cu_event));
 }
 
 void cu_event_free(struct cu_event *e)
@@ -369,7 +382,7 @@ void cu_event_wait(struct cu_event *e)
 
 bool cu_capture_begin(struct cu_stream *s)
 {
-    s->into = sl_xcalloc(1, sizeof *s->into);
+    s->into = own(sizeof *s->into);
     unsigned left = atomic_load(&captures_to_fail);
     while (left > 0 && !atomic_compare_exchange_weak(&captures_to_fail, &left, left - 1))
         ;

@@ -29,6 +29,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/base/alloc_guard.h"
 #include "common/base/list.h"
 #include "common/base/mem.h"
 #include "common/transfer/nccl_load.h"
@@ -533,6 +534,15 @@ static void check_device(const struct comm *c, void *stream, const char *p, size
     }
 }
 
+/* Also within a step. */
+static struct op *op_new(void)
+{
+    const char *phase = sl_alloc_guard_pause();
+    struct op *o = sl_xcalloc(1, sizeof *o);
+    sl_alloc_guard_on(phase);
+    return o;
+}
+
 static int add(bool send_it, const void *p, size_t count, int type, int peer, void *comm, void *stream)
 {
     struct comm *c = comm;
@@ -541,7 +551,7 @@ static int add(bool send_it, const void *p, size_t count, int type, int peer, vo
     if (peer != (c->n_ranks == 1 ? 0 : 1 - c->rank) || type != SL_NCCL_UINT8 || count == 0)
         return INVALID_ARGUMENT;
     check_device(c, stream, p, count);
-    struct op *o = sl_xcalloc(1, sizeof *o);
+    struct op *o = op_new();
     *o = (struct op){.comm = c, .stream = stream, .p = (char *)(uintptr_t)p, .send = send_it};
     o->head.bytes = count;
     grouped[n_grouped++] = o;
@@ -572,7 +582,7 @@ int ncclAllGather(const void *own, void *parts, size_t count, int type, void *co
     check_device(c, stream, parts, count * (size_t)c->n_ranks);
     if (own != (const char *)parts + count * (size_t)c->rank)
         fake_misuse("a part that is not the rank's own was given to NCCL");
-    struct op *o = sl_xcalloc(1, sizeof *o);
+    struct op *o = op_new();
     *o = (struct op){.comm = c, .stream = stream, .p = parts, .gathers = true};
     o->head.bytes = count;
     grouped[n_grouped++] = o;
