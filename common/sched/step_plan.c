@@ -16,7 +16,6 @@
 #define MIN_PASSES 4.0   /* over the weights: what a step of prompts alone may at least take */
 #define PACE_STEPS 2000u /* with prompts all the time the pace is taken anew so often: about a minute */
 #define WORK_ROWS  256u  /* slack counts a prompt's work at the speed of chunks of this size */
-#define HASTE      2.0   /* a first token is aimed at after 1 / HASTE of the time that its wish leaves */
 #define ENOUGH     1.1   /* times the least that a row can cost: longer steps of prompts alone buy little */
 
 static void add_chunk(struct sl_step_load *l, const struct sl_plan_prompt *p, uint32_t n)
@@ -165,48 +164,6 @@ static double enough_ms(const struct sl_plan_state *s, const struct sl_plan_prom
     return limit_ms;
 }
 
-/* Prompt rows per millisecond with which all first tokens come when they are aimed at, each prompt at a rate of its
- * own; 0 where not all prompts say when, infinite where one is behind. */
-static double needed_rate(const struct sl_plan_state *s, uint64_t now_us)
-{
-    double rate = 0;
-    for (uint32_t i = 0; i < s->n_prompts; i++) {
-        const struct sl_plan_prompt *p = &s->prompts[i];
-        if (!p->first_token_us)
-            return 0;
-        double allowed_ms = ((double)p->first_token_us - (double)p->arrived_us) / 1e3;
-        double left_ms = allowed_ms / HASTE - ((double)now_us - (double)p->arrived_us) / 1e3;
-        if (left_ms <= 0)
-            return HUGE_VAL;
-        rate += p->remaining / left_ms;
-    }
-    return rate;
-}
-
-/* The shortest step beside decode rows, up to the target, that computes rows at that rate. */
-static double paced_ms(const struct sl_plan_state *s, const struct sl_plan *plan,
-                       const struct sl_plan_prompt *first, uint64_t now_us)
-{
-    double rate = needed_rate(s, now_us), ms = plan->target_ms;
-    double least = SL_PLAN_MIN_STRETCH * sl_cost_predict_ms(s->cost, &plan->load);
-    if (rate <= 0 || least >= plan->target_ms)
-        return plan->target_ms;
-    uint32_t low = 0, high = s->max_rows - plan->load.decode_rows; /* low is too few */
-    while (high - low > 1) {
-        uint32_t mid = low + (high - low) / 2;
-        struct sl_step_load l = plan->load;
-        add_chunk(&l, first, mid);
-        double at = sl_cost_predict_ms(s->cost, &l);
-        if (mid < rate * at && at < plan->target_ms) {
-            low = mid;
-            continue;
-        }
-        ms = at;
-        high = mid;
-    }
-    return fmin(fmax(ms, least), plan->target_ms);
-}
-
 void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan *out)
 {
     SL_ASSERT(s->align > 0);
@@ -229,8 +186,6 @@ void sl_plan_step(const struct sl_plan_state *s, uint64_t now_us, struct sl_plan
         const struct sl_plan_prompt *p = pick(s, out->chunks, out->n_chunks, now_us, ms_per_token);
         if (out->n_chunks == 0 && !s->decode_rows && s->prompt_step_ms > 0 && p->first_token_us)
             out->target_ms = enough_ms(s, p, out->target_ms);
-        if (out->n_chunks == 0 && s->decode_rows && s->tpot_wish_ms > 0 && !s->rows_without_wish)
-            out->target_ms = paced_ms(s, out, p, now_us);
         uint32_t room = s->max_rows - rows, limit = p->remaining < room ? p->remaining : room, n = limit;
         if (p->chunk_tokens > 0) {
             uint32_t budget = (uint32_t)p->chunk_tokens;

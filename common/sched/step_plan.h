@@ -11,8 +11,7 @@
  * - A chunk is the largest with a predicted step within the target. The total of rows is a multiple of align
  *   where that gives up little.
  * - A wish is a limit: the target is what steps may be predicted at so that nearly all of them end within it, by
- *   how late steps of late were (cost_learn.h). Where all prompts say when they want their first tokens, the step is
- *   only as long as it must be for these to come in half of that time.
+ *   how late steps of late were (cost_learn.h).
  * - Where no decode row runs the target is prompt_step_ms: a step cannot be left, and whoever comes
  *   meanwhile, a short prompt or pages for a decode row, waits for its end. Where prompts say when they want their
  *   first tokens, it is less if shorter steps compute nearly as many rows in the same time, as on a CPU.

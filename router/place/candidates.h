@@ -26,7 +26,7 @@ struct sl_node_facts {
 struct sl_predictor {
     const struct sl_place_state *state;
     const struct sl_place_req *req;
-    double due_ms; /* of its first token, where the request has no wish; 0 = none */
+    double due_ms; /* of its first token, from now; 0 = no node is usable */
     struct sl_node_facts facts[SL_PLACE_MAX_NODES];
 };
 
@@ -58,8 +58,8 @@ uint32_t sl_candidates_best_d(const struct sl_candidates *c, int best[SL_BEST_D]
 
 /* The prediction of one candidate; predict.c. */
 void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c);
-/* When the first token of a request without a wish is due, from now: as slack.h has it, by the work of its prompt on
- * an idle node, the fastest. */
+/* When the first token of a request is due, from now: as slack.h has it, by the work of its prompt on an idle node, the
+ * fastest, or by its wish. */
 double sl_predict_due_ms(const struct sl_place_state *state, const struct sl_place_req *req);
 /* Pages that n lacks to let the request in now, behind those that wait there; 0 = it comes in at once. */
 double sl_predict_pages_missing(const struct sl_place_node *n, const struct sl_place_req *req);

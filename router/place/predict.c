@@ -9,9 +9,9 @@
  * Prompts are priced as the steps that the node's own plan would make of them: those that wait share steps, and
  * what fits into a step that comes anyway costs only what the step becomes longer by.
  *
- * A request that wishes for no first token in time has a due time all the same, by which the nodes order prompts
- * too (slack.h): a multiple of its own work. Up to there it may wait so that streams are not slowed down; beyond,
- * it counts as all of its tokens coming late, or prompts would gather where the fewest streams are.
+ * Every first token has a due time, by which the nodes order prompts too (slack.h): a multiple of the prompt's own
+ * work, or the wish where it is sooner. Up to there it may wait so that streams are not slowed down; beyond, it counts
+ * as all of its tokens coming late, or prompts would gather where the fewest streams are.
  *
  * Where P and D both compute, they overlap: D's own queue runs down while P computes. Pages travel while P
  * computes; only what is left at its end (the last chunk, or all that the link could not carry meanwhile)
@@ -210,7 +210,8 @@ double sl_predict_due_ms(const struct sl_place_state *state, const struct sl_pla
         if (ms > 0 && (least <= 0 || ms < least))
             least = ms;
     }
-    return SL_SLACK_STRETCH * least;
+    double due_ms = SL_SLACK_STRETCH * least;
+    return req->ttft_ms > 0 && req->ttft_ms < due_ms ? req->ttft_ms : due_ms;
 }
 
 double sl_place_wait_ms(const struct sl_place_state *state)
@@ -411,7 +412,7 @@ void sl_predict(struct sl_predictor *x, struct sl_place_candidate *c)
         expected > 1 ? (out->second_ms - out->ttft_ms + (expected - 2.0) * decode_ms) / (expected - 1.0) : 0;
     out->miss = over(out->ttft_ms, req->ttft_ms) + over(tpot_ms, req->tpot_ms);
     double pause_ms = out->second_ms - out->ttft_ms - decode_ms;
-    double late_ms = req->ttft_ms > 0 || x->due_ms <= 0 ? 0 : fmax(0, out->ttft_ms - x->due_ms);
+    double late_ms = x->due_ms > 0 ? fmax(0, out->ttft_ms - x->due_ms) : 0;
     out->cost_ms = (2 * (out->second_ms + behind_ms) + PAUSE_WEIGHT * pause_ms +
                     expected * (decode_ms + late_ms) + damage) *
                    doubt(state, req, c);

@@ -50,9 +50,9 @@ static enum sl_err answer_ok(int fd)
     return sl_agent_send(fd, json_pack("{s:b}", "ok", 1));
 }
 
-static enum sl_err refuse(int fd, const char *format, const char *what)
+/* text is taken. */
+static enum sl_err refuse(int fd, char *text)
 {
-    char *text = sl_xasprintf(format, what);
     (void)!sl_agent_send(fd, json_pack("{s:s}", "refused", text));
     sl_free(text);
     return SL_EDENIED;
@@ -63,9 +63,10 @@ static enum sl_err on_hello(const struct options *o, int fd, const json_t *doc)
     const char *hello = json_string_value(json_object_get(doc, "hello")),
                *url = json_string_value(json_object_get(doc, "url"));
     if (!hello || strcmp(hello, SL_AGENT_PROTOCOL) != 0)
-        return refuse(fd, "it speaks \"%s\"; start the same version on both sides", SL_AGENT_PROTOCOL);
+        return refuse(
+            fd, sl_xasprintf("it speaks \"%s\"; start the same version on both sides", SL_AGENT_PROTOCOL));
     if (!url || strcmp(url, o->url) != 0)
-        return refuse(fd, "it was started for %s and sends to nothing else", o->url);
+        return refuse(fd, sl_xasprintf("it was started for %s and sends to nothing else", o->url));
     return answer_ok(fd);
 }
 

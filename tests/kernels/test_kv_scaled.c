@@ -142,8 +142,8 @@ static void check_rows_of_any_length(enum sl_dtype type)
             for (uint32_t pos = 2; pos < PAGE; pos++)
                 for (uint32_t i = 0; i < hd; i++) {
                     double got = number_of_v(&g, type, pos, i), scale = (double)scale_of_v(&g, pos);
-                    double want = (double)x[(pos * 3 + 2) * hd + i] / scale;
-                    assert_true(fabs(got - want) <= 1.00001 * half_step(type, want));
+                    double exact = (double)x[(pos * 3 + 2) * hd + i] / scale;
+                    assert_true(fabs(got - exact) <= 1.00001 * half_step(type, exact));
                 }
             if (!want)
                 want = memcpy(sl_xalloc(page), g.ops->kv_host_base(g.kv), page);

@@ -45,8 +45,13 @@ static void check(const char *name, const char *backend, enum sl_dtype kv_dtype,
          *path = sl_xasprintf("%s/logits.bin", folder);
     struct logits_fixture x = logits_fixture_read(path);
     struct rig r;
-    struct rig_conf c = {folder,   backend, 1, 16,  x.n_positions, (x.n_positions + 15) / 16,
-                         kv_dtype, 0,       0, NULL};
+    struct rig_conf c = {.path = folder,
+                         .backend = backend,
+                         .n_threads = 1,
+                         .page_tokens = 16,
+                         .max_rows = x.n_positions,
+                         .n_pages = (x.n_positions + 15) / 16,
+                         .kv_dtype = kv_dtype};
     uint32_t pages[64];
     assert_in_range(c.n_pages, 1, 64);
     rig_open(&r, &c);

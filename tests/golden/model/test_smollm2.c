@@ -110,8 +110,13 @@ static void score_position(const float *logits, const struct record *t, struct s
 static struct score score_of(const char *path, const char *backend, enum sl_dtype kv_dtype, uint32_t n_texts)
 {
     struct rig r;
-    struct rig_conf c = {path,     backend, 2, 16,  teacher.n_positions, teacher.n_positions / 16,
-                         kv_dtype, 0,       0, NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = backend,
+                         .n_threads = 2,
+                         .page_tokens = 16,
+                         .max_rows = teacher.n_positions,
+                         .n_pages = teacher.n_positions / 16,
+                         .kv_dtype = kv_dtype};
     struct score s = {0};
     rig_open(&r, &c);
     SL_ASSERT(sl_model_conf(r.model)->n_vocab == teacher.n_vocab && n_texts <= 64);
@@ -199,7 +204,13 @@ static double perplexity_ratio(const char *path, enum sl_dtype kv_dtype)
 {
     struct text t = text_read();
     struct rig r;
-    struct rig_conf c = {path, "auto", 2, 16, t.window, (t.window + 15) / 16, kv_dtype, 0, 0, NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = "auto",
+                         .n_threads = 2,
+                         .page_tokens = 16,
+                         .max_rows = t.window,
+                         .n_pages = (t.window + 15) / 16,
+                         .kv_dtype = kv_dtype};
     rig_open(&r, &c);
     uint32_t n_vocab = sl_model_conf(r.model)->n_vocab, n = 0, *pages = sl_xcalloc(c.n_pages, sizeof *pages),
              *rows = sl_xcalloc(t.window, sizeof *rows);
@@ -253,8 +264,13 @@ static double divergence_of_kv(enum sl_dtype from, enum sl_dtype to)
     uint32_t pages[64], rows[1024];
     double kl = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        struct rig_conf c = {model_path, "auto", 2, 16,  teacher.n_positions, teacher.n_positions / 16,
-                             types[i],   0,      0, NULL};
+        struct rig_conf c = {.path = model_path,
+                             .backend = "auto",
+                             .n_threads = 2,
+                             .page_tokens = 16,
+                             .max_rows = teacher.n_positions,
+                             .n_pages = teacher.n_positions / 16,
+                             .kv_dtype = types[i]};
         rig_open(&r[i], &c);
     }
     for (uint32_t i = 0; i < teacher.n_positions; i++) {

@@ -58,8 +58,13 @@ static void compare(const char *path, const char *backend, enum sl_dtype kv_dtyp
     if (!rig_backend_available(backend))
         return;
     struct rig r;
-    struct rig_conf c = {path,     backend, 2, 16,  x->n_positions, (x->n_positions + 15) / 16,
-                         kv_dtype, 0,       0, NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = backend,
+                         .n_threads = 2,
+                         .page_tokens = 16,
+                         .max_rows = x->n_positions,
+                         .n_pages = (x->n_positions + 15) / 16,
+                         .kv_dtype = kv_dtype};
     rig_open(&r, &c);
     uint32_t pages[256];
     assert_in_range(c.n_pages, 1, 256);

@@ -146,9 +146,13 @@ static uint32_t differences(const struct result *a, const struct result *b)
 static void open_as(struct rig *r, const char *path, const char *backend, uint32_t n_threads,
                     uint32_t page_tokens, enum sl_dtype kv_dtype)
 {
-    struct rig_conf c = {
-        path,     backend, n_threads, page_tokens, MAX_ROWS, N_SEQ * (MAX_LEN / page_tokens + 1),
-        kv_dtype, 0,       0,         NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = backend,
+                         .n_threads = n_threads,
+                         .page_tokens = page_tokens,
+                         .max_rows = MAX_ROWS,
+                         .n_pages = N_SEQ * (MAX_LEN / page_tokens + 1),
+                         .kv_dtype = kv_dtype};
     rig_open(r, &c);
 }
 
@@ -332,9 +336,13 @@ static void logits_of_batches_longer_than_a_slice_do_not_depend_on_the_schedule(
         if (!rig_backend_available(backends[i]))
             continue;
         struct rig r;
-        struct rig_conf c = {
-            path,   backends[i], 2, 16,  4 * SL_MODEL_SLICE_ROWS, 4 * SL_MODEL_SLICE_ROWS / 16,
-            SL_F16, 0,           0, NULL};
+        struct rig_conf c = {.path = path,
+                             .backend = backends[i],
+                             .n_threads = 2,
+                             .page_tokens = 16,
+                             .max_rows = 4 * SL_MODEL_SLICE_ROWS,
+                             .n_pages = 4 * SL_MODEL_SLICE_ROWS / 16,
+                             .kv_dtype = SL_F16};
         rig_open(&r, &c);
         long_sequences_run(&r, UINT32_MAX, whole);
         rig_pages_poison(&r);

@@ -61,7 +61,13 @@ static struct sl_make_model tiny(const char *arch, enum sl_dtype type, enum sl_d
 static float *logits_of(const char *path, const char *backend, size_t *n)
 {
     struct rig r;
-    struct rig_conf c = {path, backend, 1, 16, N_POSITIONS, 5, SL_F16, 0, 0, NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = backend,
+                         .n_threads = 1,
+                         .page_tokens = 16,
+                         .max_rows = N_POSITIONS,
+                         .n_pages = 5,
+                         .kv_dtype = SL_F16};
     static const uint32_t pages[] = {4, 2, 0, 1, 3};
     int32_t tokens[N_POSITIONS];
     uint32_t out[N_POSITIONS];

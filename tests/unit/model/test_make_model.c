@@ -116,7 +116,13 @@ static void greedy_text_of_a_random_model_is_lively(void **state)
     assert_true(sl_make_model_preset("tiny", &m));
     char *path = rig_model_file(&m);
     struct rig r;
-    struct rig_conf c = {path, "auto", 1, 16, 32, 8, SL_F16, 0, 0, NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = "auto",
+                         .n_threads = 1,
+                         .page_tokens = 16,
+                         .max_rows = 32,
+                         .n_pages = 8,
+                         .kv_dtype = SL_F16};
     rig_open(&r, &c);
     struct sl_sampler *s = sl_sampler_new(m.n_vocab);
     struct sl_sampling p = {.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};

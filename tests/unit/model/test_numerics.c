@@ -14,7 +14,13 @@ static uint64_t id_of(const char *backend, uint32_t n_threads, uint32_t page_tok
                       enum sl_dtype kv_dtype)
 {
     struct rig r;
-    struct rig_conf c = {path, backend, n_threads, page_tokens, max_rows, 4, kv_dtype, 0, 0, NULL};
+    struct rig_conf c = {.path = path,
+                         .backend = backend,
+                         .n_threads = n_threads,
+                         .page_tokens = page_tokens,
+                         .max_rows = max_rows,
+                         .n_pages = 4,
+                         .kv_dtype = kv_dtype};
     rig_open(&r, &c);
     uint64_t id = sl_model_numerics_id(r.model);
     assert_true(sl_model_numerics_id(r.model) == id);

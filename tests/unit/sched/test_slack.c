@@ -46,11 +46,24 @@ static void wish_for_the_first_token_makes_urgent_or_patient(void **state)
     wish.first_token_us = 150 * MS;
     assert_true(sl_slack_before(&wish, &calm, 10 * MS));
     wish = calm;
-    wish.first_token_us = 9000 * MS; /* it has time */
-    calm.arrived_us = 10 * MS;
-    assert_true(sl_slack_before(&calm, &wish, 10 * MS));
+    wish.first_token_us = 60000 * MS; /* it lets whoever comes within most of a minute go first .. */
+    calm.arrived_us = 45000 * MS;
+    assert_true(sl_slack_before(&calm, &wish, 45000 * MS));
+    assert_true(sl_slack_level(&wish, 0) == 5 && sl_slack_level(&wish, 45000 * MS) == 1);
+    calm.arrived_us = 61000 * MS; /* .. and no longer */
+    assert_true(sl_slack_before(&wish, &calm, 61000 * MS));
     wish.deadline_us = 200 * MS;
-    assert_true(sl_slack_before(&wish, &calm, 10 * MS));
+    assert_true(sl_slack_relative(&wish, 0) == 2);
+}
+
+/* Both may take five times as long as alone, of which the short one has more than its work: it goes first all the same. */
+static void wish_does_not_make_a_short_prompt_wait_behind_a_long_one(void **state)
+{
+    (void)state;
+    struct sl_slack small = {.first_token_us = 300 * MS, .work_ms = 10},
+                    big = {.first_token_us = 5300 * MS, .work_ms = 1000};
+    assert_true(sl_slack_before(&small, &big, 30 * MS));
+    assert_true(sl_slack_relative(&small, 0) == SL_SLACK_STRETCH);
 }
 
 static void priority_wins_until_the_other_has_aged(void **state)
@@ -97,6 +110,7 @@ int main(void)
         cmocka_unit_test(long_prompt_that_waited_goes_before_a_new_short_one),
         cmocka_unit_test(deadline_makes_urgent),
         cmocka_unit_test(wish_for_the_first_token_makes_urgent_or_patient),
+        cmocka_unit_test(wish_does_not_make_a_short_prompt_wait_behind_a_long_one),
         cmocka_unit_test(priority_wins_until_the_other_has_aged),
         cmocka_unit_test(prompt_without_work_has_a_finite_slack),
         cmocka_unit_test(equal_prompts_are_finished_one_after_the_other),

@@ -137,47 +137,6 @@ static void wish_is_planned_for_by_how_late_steps_were(void **state)
     assert_true(fabs(sl_plan_target_ms(&s) - 80) < 1e-9);
 }
 
-/* Beside rows that wish for up to 200 ms a prompt is as fast as its own wish needs, and no faster. */
-static void step_is_no_longer_than_first_tokens_need(void **state)
-{
-    (void)state;
-    static const uint64_t due_us[] = {0, 50000, 2000000, 8000000, 1000000000};
-    double before = HUGE_VAL;
-    for (uint32_t i = 0; i < SL_COUNTOF(due_us); i++) {
-        struct sl_plan_prompt prompt = prompt_of(0, 400, SL_CHUNK_AUTO);
-        struct sl_plan_state s = {.cost = &linear,
-                                  .pace_cost = &linear,
-                                  .prompts = &prompt,
-                                  .n_prompts = 1,
-                                  .decode_rows = 4,
-                                  .max_rows = 512,
-                                  .align = 1,
-                                  .stretch = 3,
-                                  .tpot_wish_ms = 200};
-        double alone = sl_cost_predict_ms(&linear, &(struct sl_step_load){.decode_rows = 4}), now_us = 0;
-        struct sl_plan p = {.chunks = chunks};
-        prompt.first_token_us = due_us[i];
-        sl_plan_step(&s, 0, &p);
-        assert_true(p.target_ms >= SL_PLAN_MIN_STRETCH * alone - 1e-9 && p.target_ms <= 200);
-        assert_true(i < 2 ? p.target_ms >= 200 : p.target_ms < 100 && p.target_ms <= before);
-        before = p.target_ms;
-        if (due_us[i] > 1e8) /* time enough for the least */
-            assert_true(p.target_ms < 1.31 * alone);
-        while (i >= 2 && prompt.remaining > 0) {
-            sl_plan_step(&s, (uint64_t)now_us, &p);
-            prompt.history += p.load.prompt_rows;
-            prompt.remaining -= p.load.prompt_rows;
-            now_us += p.predicted_ms * 1e3;
-        }
-        assert_true(i < 2 || now_us < 0.6 * (double)due_us[i]);
-        s.rows_without_wish = true; /* these get what they get anywhere */
-        prompt = prompt_of(0, 400, SL_CHUNK_AUTO);
-        prompt.first_token_us = due_us[i];
-        sl_plan_step(&s, 0, &p);
-        assert_true(fabs(p.target_ms - s.stretch * alone) < 1e-9);
-    }
-}
-
 /* A prompt that says when it wants its first token does not hold up who comes meanwhile for rows that cost no less. */
 static void prompts_alone_with_wishes_end_their_step_when_rows_are_cheap(void **state)
 {
@@ -509,7 +468,6 @@ int main(void)
         cmocka_unit_test(prompts_without_decode_rows_are_not_chunked),
         cmocka_unit_test(wish_is_no_tighter_than_what_keeps_prompts_going),
         cmocka_unit_test(wish_is_planned_for_by_how_late_steps_were),
-        cmocka_unit_test(step_is_no_longer_than_first_tokens_need),
         cmocka_unit_test(prompts_alone_with_wishes_end_their_step_when_rows_are_cheap),
         cmocka_unit_test(prompts_alone_end_their_step_in_time),
         cmocka_unit_test(chunk_beside_decode_rows_fills_the_target),

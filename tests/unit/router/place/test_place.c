@@ -671,8 +671,9 @@ static void prompts_do_not_gather_where_the_fewest_streams_are(void **s)
         c.nodes[i].decode_rows = c.nodes[i].rows_without_wish = i == 1 ? 7 : 40;
         c.nodes[i].decode_context_tokens = 300.0 * c.nodes[i].decode_rows;
     }
-    for (unsigned m = SL_PLACE_COLOCATED; m <= SL_PLACE_HYBRID; m++) {
-        const struct sl_place_req r = request((enum sl_place_mode)m, 256);
+    for (unsigned m = 2 * SL_PLACE_COLOCATED; m < 2 * (SL_PLACE_HYBRID + 1); m++) {
+        struct sl_place_req r = request((enum sl_place_mode)(m / 2), 256);
+        r.ttft_ms = m % 2 ? 10000 : 0; /* it may take its time: no reason to let it */
         c.nodes[1].queued_prompt_tokens = c.nodes[1].queued_prompts = 0;
         assert_int_equal(placed(&c, &r).best.d, 1);
         c.nodes[1].queued_prompts = 6;
