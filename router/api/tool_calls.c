@@ -233,7 +233,8 @@ void sl_tool_filter_put(struct sl_tool_filter *f, const char *text, size_t n, st
         if (!f->in_call && !find_call(f, content))
             return;
         f->in_call = true;
-        const char *at = end ? strstr(f->held.data + f->seen, end) : NULL;
+        /* the text may have zero bytes in it */
+        const char *at = end ? memmem(f->held.data + f->seen, f->held.len - f->seen, end, n_end) : NULL;
         if (at) {
             end_call(f, (size_t)(at - f->held.data), n_end, content, calls);
         } else if (f->held.len > SL_TOOL_CALL_MAX_BYTES) {

@@ -4,6 +4,7 @@
  * nothing with the one before it. */
 #include "tests/bench/trace_build.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -81,11 +82,13 @@ static bool read_blocks(struct reader *r, char *text)
 {
     for (char *word = strtok_r(text, " ", &text); word; word = strtok_r(NULL, " ", &text)) {
         char *end;
-        uint64_t a = strtoull(word, &end, 10), b = *end == '-' ? strtoull(end + 1, &end, 10) : a;
-        if (*end || b < a || b - a > MAX_BLOCKS - r->t->n_blocks)
+        if (!isdigit((unsigned char)*word)) /* strtoull() would take a sign */
             return false;
-        for (; a <= b; a++)
-            sl_trace_add_block(&r->build, a);
+        uint64_t a = strtoull(word, &end, 10), b = *end == '-' ? strtoull(end + 1, &end, 10) : a;
+        if (*end || b < a || b - a >= MAX_BLOCKS - r->t->n_blocks)
+            return false;
+        for (uint64_t n = b - a + 1; n; n--)
+            sl_trace_add_block(&r->build, b - n + 1);
     }
     return true;
 }
