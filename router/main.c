@@ -42,8 +42,8 @@
 
 #define LAST_BYTES_MS   2000u /* for error frames and answers after the flow has ended */
 #define DRAIN_POLL_MS   50
-#define SPARE_FILES     512u   /* nng, the model, logs */
-#define WATCHDOG_LOOKS  4      /* per watchdog period: one answer of the flow thread may come late */
+#define SPARE_FILES     4096u /* three for each of up to 1024 nodes, those of 64 http daemons, the model, logs */
+#define WATCHDOG_LOOKS  4     /* per watchdog period: one answer of the flow thread may come late */
 #define STATUS_MS       10000u /* between two lines for `systemctl status` where there is no watchdog */
 #define CREDENTIAL_KEYS "sluice.api-keys" /* systemd.exec(5), LoadCredential */
 
@@ -248,7 +248,7 @@ static enum sl_err open_model(struct router *r, struct sl_why *why)
     return SL_OK;
 }
 
-/* Open files: one per client, and the library refuses connections it has no descriptor for without a word. */
+/* Open files: one per client and those of the router; without one to be had, a client waits. */
 static void raise_file_limit(uint32_t max_connections)
 {
     struct rlimit l;

@@ -7,7 +7,7 @@
  *
  * So every socket is closed by a thread of its own. Who owns it waits a moment, since what arrives for a connection
  * that is being closed is what makes that thread stand, and not at all where it stands already. The dialer goes first:
- * that waits for nobody and ends its connections, so that the peer is told. What nng may still call into is freed when
+ * that ends its connections, so that the peer is told. What nng may still call into is freed when
  * nng_close() has returned; when it never does it stays behind, as does the thread, up to MAX_STANDING. */
 #include <limits.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 
 #define CLOSE_WAIT_MS 2000u /* a socket closes in milliseconds, or never */
 #define LATER_WAIT_MS 200u  /* the same for threads that serve requests */
-#define MAX_STANDING  32u   /* threads; further sockets are left without one, their dialers closed */
+#define MAX_STANDING  32u   /* threads; further sockets are left alone: nng dials no more then */
 
 struct closing {
     nng_socket socket;
@@ -119,12 +119,10 @@ void sl_nng_close_later(nng_socket s, nng_dialer dialer, void (*closed)(void *ar
     unsigned n = n_closing + n_left;
     bool stands = !started || (n_closing > 1 && sl_now_ms() - progress_ms > LATER_WAIT_MS);
     pthread_mutex_unlock(&lock);
-    if (!started) {
-        nng_dialer_close(dialer);
-        sl_free(c);
-    } else {
+    if (started)
         wait_closed(c, stands ? 0 : LATER_WAIT_MS);
-    }
+    else
+        sl_free(c);
     if (stands)
         SL_WARN("a control socket is closed and what it holds stays behind, as nng frees no connections n=%u",
                 n);

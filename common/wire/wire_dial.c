@@ -270,6 +270,7 @@ void sl_dial_end(struct sl_dial *d, bool got_through)
     if (got_through) {
         d->waits_ms = d->n_under_way > 0 ? sl_now_ms() : 0;
         d->suspect_wait_ms = SL_UNANSWERED_MS;
+        d->suspect_ms = 0;
     }
     pthread_mutex_unlock(&d->lock);
 }
