@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -146,7 +147,7 @@ static void run_for_ever(void *arg)
     jobs_run(arg, NULL, asks, 1);
 }
 
-/* In a process of its own, since nothing ends the rank. */
+/* In a process of its own, since nothing ends the rank. It ends itself by a signal, past all who count its threads. */
 static void rank_that_never_comes_is_not_waited_for(void **state)
 {
     (void)state;
@@ -162,11 +163,11 @@ static void rank_that_never_comes_is_not_waited_for(void **state)
             _exit(1);
         while (sl_engine_settles(e, 20))
             usleep(1000); /* the step has not begun */
-        _exit(0);
+        raise(SIGKILL);
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 int main(void)
