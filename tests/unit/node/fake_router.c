@@ -111,6 +111,7 @@ static void on_heartbeat(struct fake_router *r, struct sl_wire_in *in)
     struct fake_node *n = node_by_name(r, in->msg->heartbeat->node);
     if (n) {
         n->n_heartbeats++;
+        n->beats_for = in->msg->heartbeat->router_boot_id;
         n->draining = in->msg->heartbeat->load->draining;
     }
     Sluice__HeartbeatReply reply = SLUICE__HEARTBEAT_REPLY__INIT;

@@ -22,6 +22,7 @@ struct fake_node {
     Sluice__Role prefers;
     bool draining; /* by its last heartbeat */
     uint32_t n_registered, n_heartbeats;
+    uint64_t beats_for; /* boot id of the router that its last heartbeat was for: there it is registered */
     uint64_t last_seq, n_gaps, n_repeated; /* over all of the router's lives */
     struct sl_wire_client *client;
 };
