@@ -28,6 +28,7 @@
 
 #define DISCARD_MAX_BYTES (64u << 20) /* of a body nobody wants; past it the connection is closed */
 #define CHUNK_FRAME_BYTES 64          /* at most, around the bytes of a chunk */
+#define ENDED_TIMEOUT_S   1u          /* the library's least */
 
 void *sl_http_call_begin(void *server, const char *uri, struct MHD_Connection *mhd)
 {
@@ -388,12 +389,19 @@ enum MHD_Result sl_http_call_access(void *server, struct MHD_Connection *mhd, co
     return advance(c);
 }
 
+/* Version 0.9.75 leaves a connection whose stream ended with an error closed but in its lists, until it comes to be the
+ * one that was idle longest. Those with a time limit of their own it looks at in each run. */
+static void let_library_free(struct MHD_Connection *mhd, struct sl_http_library *l)
+{
+    (void)MHD_set_connection_option(mhd, MHD_CONNECTION_OPTION_TIMEOUT, ENDED_TIMEOUT_S);
+    l->ready = true;
+}
+
 void sl_http_call_completed(void *server, struct MHD_Connection *mhd, void **call,
                             enum MHD_RequestTerminationCode why)
 {
     struct sl_http_server *s = server;
     struct sl_http_call *c = *call;
-    (void)mhd;
     if (!c)
         return;
     bool complete = why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !c->aborted;
@@ -402,6 +410,8 @@ void sl_http_call_completed(void *server, struct MHD_Connection *mhd, void **cal
     c->watched = false;
     c->finished = true;
     sl_http_stream_count(c);
+    if (!complete)
+        let_library_free(mhd, c->conn->library);
     c->conn->call = NULL;
     c->conn->phase = SL_HTTP_KEPT;
     c->conn->since_ms = sl_now_ms();

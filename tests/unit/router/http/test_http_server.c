@@ -17,6 +17,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "router/http/http_call.h"
 #include "router/http/http_error.h"
 #include "router/http/http_server.h"
 #include "tests/unit/router/http_client.h"
@@ -156,6 +157,9 @@ static void handle_stream(struct rig *rig, struct sl_http_call *c, const char *p
         assert_int_equal(pthread_create(&s->producer, NULL, s->bulk ? keep_waking : produce, s), 0);
     } else if (s->flood) {
         sl_http_wake(c);
+    } else if (strcmp(path, "/begun") == 0) { /* one frame, then nothing */
+        s->ready = 1;
+        sl_http_wake(c);
     } /* else /silent: nothing ever comes */
 }
 
@@ -198,8 +202,8 @@ static void handle(void *arg, struct sl_http_call *c)
     const char *path = sl_http_path(c), *bytes;
     size_t n;
     struct sl_buf body;
-    if (strcmp(path, "/stream") == 0 || strcmp(path, "/silent") == 0 || strcmp(path, "/flood") == 0 ||
-        strcmp(path, "/bulk") == 0) {
+    if (strcmp(path, "/stream") == 0 || strcmp(path, "/silent") == 0 || strcmp(path, "/begun") == 0 ||
+        strcmp(path, "/flood") == 0 || strcmp(path, "/bulk") == 0) {
         handle_stream(rig, c, path);
         return;
     }
@@ -629,6 +633,32 @@ static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
     close_rig(&rig);
 }
 
+/* The library closes but keeps a connection whose stream ended with an error, until it looks at it again: long, when an
+ * older one that does nothing stands before it. */
+static void connection_of_a_client_that_left_goes_though_others_idle(void **state)
+{
+    static struct http_client idle[SL_HTTP_LIBRARIES];
+    struct http_client leaves;
+    struct rig rig;
+    char all[64], one_less[64];
+    (void)state;
+    snprintf(all, sizeof all, "sluice_http_connections %d\n", SL_HTTP_LIBRARIES + 1);
+    snprintf(one_less, sizeof one_less, "sluice_http_connections %d\n", SL_HTTP_LIBRARIES);
+    open_rig(&rig, &(struct sl_http_conf){.idle_timeout_s = 3600, .receive_timeout_s = 3600});
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES; i++)
+        http_connect(&idle[i], rig.port);
+    http_connect(&leaves, rig.port); /* the same daemon of the library as the first */
+    http_request(&leaves, "GET", "/begun", "", NULL);
+    assert_true(http_wait_for(&leaves, "data: 0"));
+    assert_true(told(&rig, all));
+    http_close(&leaves);
+    for (uint64_t end = sl_now_ms() + LONG_MS; !told(&rig, one_less); sched_yield())
+        assert_true(sl_now_ms() < end);
+    for (size_t i = 0; i < SL_HTTP_LIBRARIES; i++)
+        http_close(&idle[i]);
+    close_rig(&rig);
+}
+
 static void reader_that_does_not_read_is_cut(void **state)
 {
     struct rig rig;
@@ -797,6 +827,7 @@ int main(void)
         cmocka_unit_test(slow_reader_gets_every_byte),
         cmocka_unit_test(reader_that_takes_nothing_for_the_idle_time_is_cut),
         cmocka_unit_test(client_that_leaves_is_noticed_while_nothing_is_sent),
+        cmocka_unit_test(connection_of_a_client_that_left_goes_though_others_idle),
         cmocka_unit_test(reader_that_does_not_read_is_cut),
         cmocka_unit_test(readers_that_leave_too_much_together_are_cut_and_others_are_not),
         cmocka_unit_test(whole_answers_left_unread_together_are_cut),
