@@ -591,7 +591,7 @@ int main(int argc, char **argv)
     sigset_t signals;
     if (sl_program_answers(&program, argc, argv))
         return 0;
-    sl_mem_share_heaps();
+    sl_mem_bound_heaps();
     signal(SIGPIPE, SIG_IGN);
     sl_vocab_src_init(&r.vocab);
     enum sl_err err = load_options(argc, argv, &r.o, &why);

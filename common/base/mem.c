@@ -18,14 +18,18 @@
 #include "common/base/alloc_guard.h"
 #include "common/base/log.h"
 
-#define HEAPS             4 /* of all threads; none of them allocates within a step */
+#define HEAPS             4           /* of all threads; none of them allocates within a step */
+#define LARGE_BYTES       (128 << 10) /* glibc's own first value */
 #define ARENA_ALIGN       ((size_t)16)
 #define ARENA_FIRST_BYTES ((size_t)4096)
 #define ARENA_BLOCK_MAX   ((size_t)256 << 10)
 
-void sl_mem_share_heaps(void)
+void sl_mem_bound_heaps(void)
 {
-    (void)mallopt(M_ARENA_MAX, HEAPS); /* a sanitizer's malloc has no such option */
+    /* a sanitizer's malloc has no such options */
+    (void)mallopt(M_ARENA_MAX, HEAPS);
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
 }
 
 #ifdef SL_ALLOC_GUARD

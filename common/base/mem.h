@@ -45,9 +45,11 @@ void sl_arena_free(struct sl_arena *a); /* takes NULL; the last owner's frees al
 void *sl_arena_alloc(struct sl_arena *a, size_t bytes); /* zeroed, 16-byte aligned; NULL past max_bytes */
 char *sl_arena_strndup(struct sl_arena *a, const char *s, size_t n); /* NULL past max_bytes */
 
-/* Before the first thread: threads share a few heaps instead of each growing one of its own to its own peak, which
- * with messages that are freed by another thread than allocates them goes on for hours. */
-void sl_mem_share_heaps(void);
+/* Before the first thread: what the process holds stays near what it uses. Threads share a few heaps instead of each
+ * growing one of its own to its own peak, which with messages that are freed by another thread than allocates them goes
+ * on for hours; and large blocks go back to the system when they are freed, where glibc would from then on take blocks
+ * of that size from a heap, and leave holes of them. */
+void sl_mem_bound_heaps(void);
 
 void sl_alloc_guard_on(const char *phase);
 void sl_alloc_guard_off(void);

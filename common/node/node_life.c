@@ -212,7 +212,7 @@ int sl_node_main(int argc, char **argv, const char *name, Sluice__Role prefers,
     struct sl_program program = sl_node_program(name, prefers);
     if (sl_program_answers(&program, argc, argv))
         return 0;
-    sl_mem_share_heaps();
+    sl_mem_bound_heaps();
     struct sl_node_conf conf;
     struct life life = {.program = &program, .conf = &conf, .argc = argc, .argv = argv, .signal_fd = -1};
     struct sl_why why = {{0}};
