@@ -129,6 +129,7 @@ static void on_register(struct sl_flow *f, struct sl_wire_in *in)
     uint64_t old_boot;
     struct sl_why why = {{0}};
     enum sl_err err = sl_node_table_register(f->nodes, info, sl_now_ms(), &n, &joined, &old_boot, &why);
+    bool restarted = !err && joined == SL_NODE_RESTARTED; /* also one that cannot be reached now */
     if (!err && joined != SL_NODE_SAME) {
         drop_link(n); /* of the life before */
         err = sl_node_link_open(f->calls, n->command_url, &n->link, &why);
@@ -138,10 +139,7 @@ static void on_register(struct sl_flow *f, struct sl_wire_in *in)
     if (err) {
         sl_cluster_event(f->events_log, "warning", "node", info->name, "refused: %s", why.text);
         SL_WARN("node refused peer=%.64s code=%s why=\"%s\"", info->name, sl_err_name(err), why.text);
-        reply_register(f, in, false, why.text);
-        return;
-    }
-    if (joined != SL_NODE_SAME) {
+    } else if (joined != SL_NODE_SAME) {
         sl_cluster_event(f->events_log, "info", "node", n->name, "%s, boot %016" PRIx64 ", at %s",
                          joined == SL_NODE_NEW ? "joined" : "was started again", n->boot_id, n->command_url);
         SL_INFO("node joined peer=%s boot=%016" PRIx64 " prefers=%s pages=%u threads=%u command=%s", n->name,
@@ -149,8 +147,8 @@ static void on_register(struct sl_flow *f, struct sl_wire_in *in)
                 n->command_url);
     }
     sl_flow_refresh_ready(f);
-    reply_register(f, in, true, NULL);
-    if (joined == SL_NODE_RESTARTED)
+    reply_register(f, in, !err, why.text);
+    if (restarted)
         sl_flow_node_died(f, n->name, old_boot, "it registered anew");
 }
 

@@ -493,6 +493,27 @@ static void decode_node_restarted_alone_serves_again(void **state)
     end(&s);
 }
 
+/* Its new life is refused, and the old one is over all the same. */
+static void decode_node_restarted_at_no_address_is_lost(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 2);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    s.d[0]->boot_id += 1000;
+    snprintf(s.d[0]->command_url, sizeof s.d[0]->command_url, "nowhere");
+    assert_false(rig_join(s.d[0]));
+    assert_non_null(strstr(s.d[0]->why, "nowhere"));
+    assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
+    rig_say(s.d[1], s.c.id, 2, 1, "b.");
+    rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "ab");
+    end(&s);
+}
+
 static void decode_node_dies_after_the_last_token_ends_well(void **state)
 {
     (void)state;
@@ -827,6 +848,7 @@ int main(void)
         cmocka_unit_test(decode_node_stalls_tokens_go_on),
         cmocka_unit_test(prefill_node_stalls_its_leg_is_canceled_and_d_goes_on),
         cmocka_unit_test(decode_node_restarted_alone_serves_again),
+        cmocka_unit_test(decode_node_restarted_at_no_address_is_lost),
         cmocka_unit_test(decode_node_dies_after_the_last_token_ends_well),
         cmocka_unit_test(decode_node_dies_in_pd_the_prefill_is_placed_again_too),
         cmocka_unit_test(prefill_node_dies_is_recorded),
