@@ -11,7 +11,6 @@
  * nng_close() has returned; when it never does it stays behind, as does the thread, up to MAX_STANDING. */
 #include <limits.h>
 #include <pthread.h>
-#include <time.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -79,15 +78,11 @@ static bool start(struct closing *c, unsigned max_closing)
 /* Whether it was closed within that time. c is gone afterwards. */
 static bool wait_closed(struct closing *c, unsigned ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + ms * UINT64_C(1000000);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    const struct timespec until = sl_in_ms(ms);
     pthread_mutex_lock(&lock);
     int rv = 0;
     while (!c->done && rv == 0)
-        rv = pthread_cond_timedwait(&done_cond, &lock, &until);
+        rv = pthread_cond_clockwait(&done_cond, &lock, CLOCK_MONOTONIC, &until);
     bool done = c->done;
     unref(c);
     pthread_mutex_unlock(&lock);

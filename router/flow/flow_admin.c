@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -57,11 +56,7 @@ static struct sl_admin_wait *wait_new(const char *op, const char *const *args, s
     for (size_t i = 0; i < w->n_args; i++)
         w->args[i] = sl_xstrdup(args[i]);
     SL_ASSERT(pthread_mutex_init(&w->lock, NULL) == 0);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    SL_ASSERT(pthread_cond_init(&w->done_cond, &attr) == 0);
-    pthread_condattr_destroy(&attr);
+    SL_ASSERT(pthread_cond_init(&w->done_cond, NULL) == 0);
     return w;
 }
 
@@ -495,16 +490,9 @@ enum sl_err sl_flow_admin(struct sl_flow *f, const char *op, const char *const *
         wait_free(w);
         return err;
     }
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += timeout_ms / 1000;
-    end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_sec++;
-        end.tv_nsec -= 1000000000;
-    }
+    const struct timespec end = sl_in_ms(timeout_ms);
     pthread_mutex_lock(&w->lock);
-    while (!w->done && pthread_cond_timedwait(&w->done_cond, &w->lock, &end) != ETIMEDOUT)
+    while (!w->done && pthread_cond_clockwait(&w->done_cond, &w->lock, CLOCK_MONOTONIC, &end) != ETIMEDOUT)
         ;
     bool done = w->done;
     if (!done)
