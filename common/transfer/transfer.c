@@ -443,7 +443,9 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
     x->reports = sl_xcalloc(SL_XFER_MAX_PEERS, sizeof *x->reports);
     x->progressed_ms = sl_now_ms();
     enum sl_err e = sl_loop_open(&x->loop);
-    if (!e) {
+    if (e) {
+        sl_why_set(why, e, "no event loop for transfers; raise the limit of open files");
+    } else {
         x->tick = sl_timer_new(x->loop, on_tick, x);
         struct sl_link_conf link = {.listen = conf->listen,
                                     .cuda_device = conf->cuda_device,
@@ -461,12 +463,11 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
         if (!e)
             e = ops->open(&link, &link_events, x, &x->link, why);
     }
-    if (!e)
-        e = sl_loop_add(x->loop, ops->fd(x->link), EPOLLIN, on_link, x);
-    if (!e)
-        e = sl_loop_add(x->loop, sl_queue_fd(x->commands), EPOLLIN, on_commands, x);
-    if (!e)
-        e = sl_thread_start(&x->thread, "sl-transfer", thread_main, x);
+    if (!e && (sl_loop_add(x->loop, ops->fd(x->link), EPOLLIN, on_link, x) != SL_OK ||
+               sl_loop_add(x->loop, sl_queue_fd(x->commands), EPOLLIN, on_commands, x) != SL_OK ||
+               sl_thread_start(&x->thread, "sl-transfer", thread_main, x) != SL_OK))
+        e = sl_why_set(why, SL_EIO,
+                       "the transfer thread cannot start; raise the limits of threads and of open files");
     if (e) {
         free_all(x);
         return e;

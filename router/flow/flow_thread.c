@@ -443,8 +443,8 @@ enum sl_err sl_flow_open(const struct sl_flow_conf *conf, struct sl_flow **out, 
         sl_why_set(why, err, "The flow's event loop could not be set up.");
     if (!err)
         err = open_sockets(f, conf, why);
-    if (!err)
-        err = sl_thread_start(&f->thread, "sl-flow", flow_main, f);
+    if (!err && (err = sl_thread_start(&f->thread, "sl-flow", flow_main, f)) != SL_OK)
+        sl_why_set(why, err, "The flow thread did not start.");
     if (err) {
         free_all(f);
         return err;
