@@ -112,7 +112,7 @@ enum sl_err sl_wire_url_check(const char *key, const char *url, struct sl_why *w
     nng_url *u = NULL;
     bool good = false;
     if (nng_url_parse(&u, url) == 0) {
-        bool network = strncmp(u->u_scheme, "tcp", 3) == 0 || strncmp(u->u_scheme, "tls+tcp", 7) == 0;
+        bool network = strcmp(u->u_scheme, "tcp") == 0 || strcmp(u->u_scheme, "tls+tcp") == 0;
         bool local = strcmp(u->u_scheme, "ipc") == 0 || strcmp(u->u_scheme, "inproc") == 0 ||
                      strcmp(u->u_scheme, "abstract") == 0;
         good = (network && is_port(u->u_port)) || (local && u->u_path && *u->u_path);

@@ -117,6 +117,8 @@ static void values_that_do_not_fit_are_refused_by_name(void **state)
         {"--pace=abacus", "pace"},
         {"--nonsense=1", "nonsense"},
         {"--routers=", "routers"},
+        {"--routers=10.0.0.1:7100", "routers"},
+        {"--listen=tcp4://127.0.0.1:0", "listen"},
         {"--cluster-secret-file=/nonexistent", "cluster_secret_file /nonexistent cannot be read"},
     };
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
