@@ -10,8 +10,8 @@
  * | transfer    | UCX worker, peers, sessions, mover  | epoll: worker, commands, timers    | engine (queue)       |
  * | nng's       | sockets                             | the network                        | engine (queues)      |
  *
- * Ranks are there with tensor_parallel; what takes long once (packed weights to disk, an abort of NCCL) has a thread for
- * that while. All of them stay on the CPUs of the option cpus. */
+ * Ranks are there with tensor_parallel; what takes long once (packed weights to disk, an abort of NCCL) has a thread
+ * for that while. All of them stay on the CPUs of the option cpus. */
 #include "common/node/node_life.h"
 #include "decode_node/decode_node.h"
 #include "prefill_node/prefill_node.h"

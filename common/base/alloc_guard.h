@@ -1,5 +1,5 @@
-/* common/base/alloc_guard.h - the guard of mem.h set aside for a moment, by what stands in for a device: an emulation, a
- * fake. What a driver allocates within a step is its own. */
+/* common/base/alloc_guard.h - the guard of mem.h set aside for a moment, by what stands in for a device: an
+ * emulation, a fake. What a driver allocates within a step is its own. */
 #ifndef SLUICE_COMMON_BASE_ALLOC_GUARD_H
 #define SLUICE_COMMON_BASE_ALLOC_GUARD_H
 

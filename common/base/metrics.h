@@ -1,8 +1,9 @@
 /* common/base/metrics.h - counters, gauges and histograms, rendered as Prometheus text.
  *
  * A registry owns its series; a series pointer lives until it is dropped, else as long as the registry, and
- * may be updated from any thread (atomics). Labels are given once, rendered text ("role=\"decode\",node=\"d0\"") or NULL. Registering
- * the same name and labels twice returns the same series. Nothing is exported that is not wired. */
+ * may be updated from any thread (atomics). Labels are given once, rendered text
+ * ("role=\"decode\",node=\"d0\"") or NULL. Registering the same name and labels twice returns the same series.
+ * Nothing is exported that is not wired. */
 #ifndef SLUICE_COMMON_BASE_METRICS_H
 #define SLUICE_COMMON_BASE_METRICS_H
 

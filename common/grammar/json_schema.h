@@ -35,7 +35,8 @@ struct sl_schema_frame {
 #define SL_SCHEMA_FRAME_BYTES 64 /* of each of its texts */
 #define SL_SCHEMA_MAX_FRAMED  32 /* values */
 
-/* frame NULL: one value and nothing around it. *out is the caller's. SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG; *why names the place in the schema. */
+/* frame NULL: one value and nothing around it. *out is the caller's. SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG; *why
+ * names the place in the schema. */
 SL_MUST_CHECK enum sl_err sl_json_schema_compile(const json_t *schema, const struct sl_schema_frame *frame,
                                                  struct sl_grammar **out, struct sl_why *why);
 

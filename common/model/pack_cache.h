@@ -61,8 +61,8 @@ struct sl_pack_save {
 };
 
 /* Writes n entries of one folder (dir and bounds are the first's) one after the other, after making room for all of
- * them: none pushes another out, and either all fit or none is begun. Gives up at *stop (may be NULL) with SL_EAGAIN. SL_ETOOBIG (over a
- * bound, with numbers), SL_EIO. */
+ * them: none pushes another out, and either all fit or none is begun. Gives up at *stop (may be NULL) with SL_EAGAIN.
+ * SL_ETOOBIG (over a bound, with numbers), SL_EIO. */
 SL_MUST_CHECK enum sl_err sl_pack_cache_save(const struct sl_pack_save *s, size_t n, const atomic_bool *stop,
                                              struct sl_why *why);
 

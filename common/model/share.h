@@ -31,8 +31,8 @@ static inline uint64_t sl_share_most(const struct sl_share *s, uint64_t n)
     return (n + s->n_ranks - 1) / s->n_ranks;
 }
 
-/* What a rank's device is opened with: an equal part of the threads and CPUs in all, which are the node's, and the device
- * that many behind its first. */
+/* What a rank's device is opened with: an equal part of the threads and CPUs in all, which are the node's, and the
+ * device that many behind its first. */
 struct sl_dev_conf sl_share_dev(const struct sl_share *s, const struct sl_dev_conf *all);
 
 /* Whether the model can be cut into n_ranks: KV heads and feed-forward evenly, columns at blocks of their types.

@@ -1,3 +1,4 @@
+/* common/node/node_words.c - a thread that reads once; whoever needs the words first waits for its end. */
 #include "common/node/node_words.h"
 
 #include "common/base/mem.h"

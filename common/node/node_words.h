@@ -8,8 +8,8 @@
 
 struct sl_node_words; /* opaque */
 
-/* Begins to read; model is borrowed. n_vocab: as many as the model has logits; a vocabulary that is shorter stands for no
- * text beyond its end. */
+/* Begins to read; model is borrowed. n_vocab: as many as the model has logits; a vocabulary that is shorter stands
+ * for no text beyond its end. */
 struct sl_node_words *sl_node_words_open(const char *model, uint32_t n_vocab);
 void sl_node_words_close(struct sl_node_words *w); /* takes NULL; waits for the reading */
 

@@ -19,11 +19,6 @@ void sl_spans_add(struct sl_spans *s, size_t start, size_t end)
     s->items[s->n++] = (struct sl_span){start, end};
 }
 
-void sl_spans_clear(struct sl_spans *s)
-{
-    s->n = 0;
-}
-
 void sl_spans_fini(struct sl_spans *s)
 {
     sl_free(s->items);

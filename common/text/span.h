@@ -18,7 +18,6 @@ struct sl_spans {
 /* start must not lie before the end of the last one; a range that touches it makes it longer, an empty one is
  * ignored. */
 void sl_spans_add(struct sl_spans *s, size_t start, size_t end);
-void sl_spans_clear(struct sl_spans *s);
 void sl_spans_fini(struct sl_spans *s);
 
 #endif

@@ -10,9 +10,9 @@
  *           GROUP    the next sends: D posts receives of the same sizes in one group
  *
  * Bytes of payloads lie one behind the other in the slots, cut where a slot ends; D knows from the PAYLOADs
- * which bytes are whose, and copies them where the layer above said, or nowhere (nccl_pair.h). That may be memory of the
- * host or, where pages lie on the device, the slots of its stage (stage.c): a copy inside the device takes a hundredth
- * of the wire's time, and buys that an abort that hangs holds none of them.
+ * which bytes are whose, and copies them where the layer above said, or nowhere (nccl_pair.h). That may be
+ * memory of the host or, where pages lie on the device, the slots of its stage (stage.c): a copy inside the
+ * device takes a hundredth of the wire's time, and buys that an abort that hangs holds none of them.
  *
  * These three begin with a byte that no message of the page protocol begins with: to a node whose transport
  * is ucx they mean nothing, and the handshake says in words that the transports differ.

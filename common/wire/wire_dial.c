@@ -9,8 +9,8 @@
  * packets are tried again after up to a minute). So all of this is done in a thread of its own, for which nobody waits.
  *
  * Nor does nng always tell that a pipe is gone: its only thread that frees pipes may stand still for ever
- * (wire_close.c), and a dialer whose pipe is not freed never dials again. So the users of a socket say what is under way, and a
- * connection on which nothing gets through is replaced, whether or not more is sent meanwhile. */
+ * (wire_close.c), and a dialer whose pipe is not freed never dials again. So the users of a socket say what is under
+ * way, and a connection on which nothing gets through is replaced, whether or not more is sent meanwhile. */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>

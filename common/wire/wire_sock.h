@@ -2,8 +2,8 @@
  * The only user of nng.
  *
  * What may pass is the guard's: with a cluster secret every message over the network is sealed (wire_seal.c),
- * and one without a right seal, or that was sent before, is refused in words before it is read. ipc and inproc are guarded by the rights
- * of files and need no seal.
+ * and one without a right seal, or that was sent before, is refused in words before it is read. ipc and inproc
+ * are guarded by the rights of files and need no seal.
  *
  * nng's callbacks only enqueue; whoever owns the queue handles messages in its own thread. Nothing blocks: a
  * call that waits for an answer hands the answer, or its failure, to a queue too. */

@@ -20,7 +20,8 @@ struct sl_admin_state {
     const struct sl_cluster_events *events;
 };
 
-/* What is wrong and what to do, then the numbers. Also sets the reply's code when the cluster cannot serve: SL_ENOTREADY. */
+/* What is wrong and what to do, then the numbers. Also sets the reply's code when the cluster cannot serve:
+ * SL_ENOTREADY. */
 void sl_admin_status(struct sl_admin_out *o, const struct sl_admin_state *s);
 void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s);
 /* One node as it sees itself: the parts of requests it has, and its counters. */

@@ -3,8 +3,8 @@
  * Every path also works without /v1 in front (llama.cpp's habit). Keys: when there are any, all but the
  * public paths ask for one. Pages of other origins: allowed for the OpenAI paths as configured, never for
  * /sluice and /ui, so that a web page a person happens to open cannot switch the mode of a router on loopback (a POST
- * without a body needs no preflight). What is for operators (/metrics, /load, /sluice, what /ui shows) asks for a key that has
- * admin=yes, or stands in its file as it is; where no key is asked for, for a client of this machine. */
+ * without a body needs no preflight). What is for operators (/metrics, /load, /sluice, what /ui shows) asks for a key
+ * that has admin=yes, or stands in its file as it is; where no key is asked for, for a client of this machine. */
 #include "router/api/api_internal.h"
 #include "router/api/tool_calls.h"
 

@@ -1,9 +1,9 @@
 /* router/api/api_admin.c - /sluice/v1: the tables of sluicectl as JSON, and its switches, over HTTP. For
  * tools that compare modes (sluice-bench) and for clusters whose admin socket is out of reach.
  *
- *   GET  /sluice/v1/{status,nodes,links,requests}, /sluice/v1/nodes/NODE, /sluice/v1/{explain,trace}/ID, /sluice/v1/events/N   ->
- * [{"title","columns":[...],"rows":[[...]]}] POST /sluice/v1/{mode/M,cancel/ID,drain/NODE,undrain/NODE} ->
- * {"text","tables":[...]} */
+ *   GET  /sluice/v1/{status,nodes,nodes/NODE,links,requests,mode,split,slo,explain/ID,trace/ID,events,events/N}
+ *                                                                           [{"title","columns":[...],"rows":[[...]]}]
+ *   POST /sluice/v1/{mode/MODE,split/N,cancel/ID,drain/NODE,undrain/NODE}   {"text","tables":[...]} */
 #include <stdio.h>
 #include <string.h>
 
@@ -67,12 +67,12 @@ static void run(struct sl_api *a, struct sl_http_call *c, const char *method, co
     bool has_arg = rest[0] != '\0';
     if (!op || (has_arg && op->arg == NO_ARG) || (!has_arg && op->arg == NEEDS_ARG)) {
         char text[400];
-        snprintf(text, sizeof text,
-                 "There is no %s %.100s here; GET status, nodes, nodes/NODE, links, requests, mode, "
-                 "explain/ID, trace/ID, events/N and POST "
-                 "mode/MODE, cancel/ID, "
-                 "drain/NODE, undrain/NODE are.",
-                 method, sl_http_path(c));
+        snprintf(
+            text, sizeof text,
+            "There is no %s %.100s here; GET status, nodes, nodes/NODE, links, requests, mode, split, slo, "
+            "explain/ID, trace/ID, events, events/N and POST mode/MODE, split/N, cancel/ID, drain/NODE, "
+            "undrain/NODE are.",
+            method, sl_http_path(c));
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_ENOTFOUND, .message = text});
         return;
     }

@@ -2,7 +2,8 @@
  * for. It only reads; switching and draining stay with sluicectl.
  *
  *   GET /ui/                            the page, /ui/ui.css, /ui/ui.js
- *   GET /ui/state                       {"text","model","version","tables"}: what sluicectl shows of nodes, links, requests, events, status
+ *   GET /ui/state                       {"text","model","version","tables"}: what sluicectl shows of nodes, links,
+ *                                       requests, events, status
  *   GET /ui/steps/NUMBER                steps and transfers after it (router/admin/step_log.h)
  *
  * The page itself is public and says nothing of the cluster, as a browser cannot send a key with an address; what it

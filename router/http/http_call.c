@@ -112,11 +112,6 @@ const void *sl_http_note(const struct sl_http_call *c)
     return c->note;
 }
 
-const char *sl_http_request_id(const struct sl_http_call *c)
-{
-    return c->request_id;
-}
-
 static bool printable(const char *s)
 {
     for (; *s; s++)

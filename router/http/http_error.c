@@ -55,11 +55,6 @@ static const struct status_words *words_of(unsigned status)
     return &internal;
 }
 
-const char *sl_http_error_type(unsigned status)
-{
-    return words_of(status)->type;
-}
-
 static unsigned status_of(const struct sl_http_error *e)
 {
     return e->status ? e->status : sl_http_status(e->err);

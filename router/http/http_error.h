@@ -19,7 +19,6 @@ struct sl_http_error {
 };
 
 unsigned sl_http_status(enum sl_err err);
-const char *sl_http_error_type(unsigned status); /* "BadRequestError" */
 
 /* Appends the object, for a body or a frame. */
 void sl_http_error_json(const struct sl_http_error *e, struct sl_buf *out);

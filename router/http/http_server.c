@@ -125,8 +125,8 @@ static void accept_again(struct sl_http_server *s)
         s->accepts = sl_loop_add(s->loop, s->listen_fd, EPOLLIN, on_listen, s) == SL_OK;
 }
 
-/* Whole answers are looked at here: what leaves one unread for a scan or more when there is too much in all, and has more
- * than an even share of it, is the cause. Streams are when they grow (http_stream.c). */
+/* Whole answers are looked at here: what leaves one unread for a scan or more when there is too much in all, and has
+ * more than an even share of it, is the cause. Streams are when they grow (http_stream.c). */
 static bool leaves_too_much(struct sl_http_call *c)
 {
     struct sl_http_server *s = c->server;

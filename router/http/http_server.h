@@ -80,9 +80,8 @@ const void *sl_http_note(const struct sl_http_call *c);
 /* Header of the answer; before it is given. Copied; past 16 headers or with control bytes in the value it is
  * left out. */
 void sl_http_add_header(struct sl_http_call *c, const char *name, const char *value);
-/* The x-request-id of the answer: the client's when it sent a sane one, else one of ours; replaced by
- * sl_http_set_request_id. */
-const char *sl_http_request_id(const struct sl_http_call *c);
+/* Replaces the x-request-id of the answer: the client's when it sent a sane one, else one of ours. Nothing happens when
+ * id is not sane. */
 void sl_http_set_request_id(struct sl_http_call *c, const char *id);
 
 /* Answers whole; takes body's bytes (body is empty afterwards; NULL = none). Any thread; the first answer
