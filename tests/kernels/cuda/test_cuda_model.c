@@ -33,23 +33,8 @@ static float *logits_of(const char *path, const char *backend, uint32_t chunk, u
                                     .max_rows = N_TOKENS,
                                     .n_pages = N_PAGES,
                                     .kv_dtype = SL_BF16});
-    rig_pages_poison(&r);
     *n_vocab = sl_model_conf(r.model)->n_vocab;
-    float *all = sl_xcalloc((size_t)N_TOKENS * *n_vocab, sizeof *all);
-    int32_t tokens[N_TOKENS];
-    uint32_t out_rows[N_TOKENS];
-    const uint32_t pages[N_PAGES] = {2, 0, 1};
-    for (uint32_t i = 0; i < N_TOKENS; i++) {
-        tokens[i] = (int32_t)(i * 97 % *n_vocab);
-        out_rows[i] = i;
-    }
-    for (uint32_t at = 0, n; at < N_TOKENS; at += n) {
-        uint32_t left = N_TOKENS - 1 - at;
-        n = left == 0 ? 1 : left < chunk ? left : chunk;
-        struct sl_batch_run run = {0, n, at, pages, N_PAGES};
-        struct sl_batch b = {n, 1, n, tokens + at, &run, out_rows};
-        sl_model_forward(r.model, r.kv, &b, all + (size_t)at * *n_vocab, &r.progress);
-    }
+    float *all = rig_prompt_logits(&r, N_TOKENS, chunk);
     rig_close(&r);
     return all;
 }

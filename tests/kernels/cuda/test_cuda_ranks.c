@@ -58,23 +58,8 @@ static float *logits_of(const char *path, const char *backend, uint32_t degree, 
                                     .tensor_parallel = degree,
                                     .group = group,
                                     .device = is_cuda ? first : 0});
-    rig_pages_poison(&r);
     *n_vocab = sl_model_conf(r.model)->n_vocab;
-    float *all = sl_xcalloc((size_t)N_TOKENS * *n_vocab, sizeof *all);
-    int32_t tokens[N_TOKENS];
-    uint32_t out_rows[N_TOKENS];
-    const uint32_t pages[N_PAGES] = {2, 0, 1};
-    for (uint32_t i = 0; i < N_TOKENS; i++) {
-        tokens[i] = (int32_t)(i * 97 % *n_vocab);
-        out_rows[i] = i;
-    }
-    for (uint32_t at = 0, n; at < N_TOKENS; at += n) {
-        uint32_t left = N_TOKENS - 1 - at;
-        n = left == 0 ? 1 : left < chunk ? left : chunk;
-        struct sl_batch_run run = {0, n, at, pages, N_PAGES};
-        struct sl_batch b = {n, 1, n, tokens + at, &run, out_rows};
-        sl_model_forward(r.model, r.kv, &b, all + (size_t)at * *n_vocab, &r.progress);
-    }
+    float *all = rig_prompt_logits(&r, N_TOKENS, chunk);
     rig_close(&r);
     if (group)
         group->close(group);
@@ -220,7 +205,6 @@ static void kept_passes_of_ranks_have_the_all_gathers_inside(void **state)
 /* ---- requests ---- */
 
 #define ENGINE_PAGES 40u
-#define N_JOBS       3u
 
 static struct sl_engine *engine(uint32_t device, bool no_graphs)
 {
@@ -232,41 +216,11 @@ static struct sl_engine *engine(uint32_t device, bool no_graphs)
     return tiny_engine(&conf);
 }
 
-static void jobs_init(struct job *jobs)
-{
-    unsigned long long rng = 5;
-    static const uint32_t n_prompt[N_JOBS] = {50, 23, 33};
-    for (uint32_t i = 0; i < N_JOBS; i++) {
-        job_init(&jobs[i], &rng, n_prompt[i], 5);
-        jobs[i].cache = false;
-    }
-    jobs[0].sampling.temperature = 0.8f;
-    jobs[0].sampling.n_logprobs = 3;
-    jobs[1].sampling.temperature = 1.2f;
-    jobs[1].sampling.top_k = 30;
-    jobs[1].sampling.repetition_penalty = 1.3f;
-}
-
 static void requests_are_equal_over_modes_chunks_and_company(void **state)
 {
     (void)state;
     struct sl_engine *d = engine(0, false), *p = engine(2, true);
-    static struct job want[N_JOBS], got[N_JOBS];
-    jobs_init(want);
-    for (uint32_t i = 0; i < N_JOBS; i++) {
-        want[i].chunk_tokens = SL_CHUNK_WHOLE;
-        jobs_run(d, NULL, &want[i], 1);
-    }
-    jobs_init(got);
-    for (uint32_t i = 0; i < N_JOBS; i++)
-        got[i].chunk_tokens = got[i].p_chunk_tokens = 16;
-    got[0].split = 32;
-    got[2].split = got[2].n_prompt;
-    jobs_run(d, p, got, N_JOBS);
-    for (uint32_t i = 0; i < N_JOBS; i++)
-        job_equal(&want[i], &got[i], "two emulated CUDA devices");
-    assert_true(got[0].pages_moved > 0);
-    assert_true(got[2].first_from_p);
+    jobs_equal_over_modes(d, p, "two emulated CUDA devices");
     sl_engine_close(d);
     sl_engine_close(p);
 }

@@ -391,3 +391,43 @@ void job_equal(const struct job *want, const struct job *got, const char *name)
     if (want->reason != got->reason)
         fail_msg("%s: ended by %d, expected %d", name, got->reason, want->reason);
 }
+
+#define MODE_JOBS 3u
+
+static void mode_jobs_init(struct job *jobs)
+{
+    unsigned long long rng = 5;
+    static const uint32_t n_prompt[MODE_JOBS] = {50, 23, 33};
+    for (uint32_t i = 0; i < MODE_JOBS; i++) {
+        job_init(&jobs[i], &rng, n_prompt[i], 6);
+        jobs[i].cache = false;
+    }
+    jobs[0].sampling.temperature = 0.8f;
+    jobs[0].sampling.top_p = 0.9f;
+    jobs[0].sampling.n_logprobs = 3;
+    jobs[1].sampling.temperature = 1.2f;
+    jobs[1].sampling.top_k = 30;
+    jobs[1].sampling.repetition_penalty = 1.3f;
+    jobs[1].sampling.frequency_penalty = 0.5f;
+    jobs[2].sampling.n_logprobs = 0; /* greedy */
+}
+
+void jobs_equal_over_modes(struct sl_engine *d, struct sl_engine *p, const char *name)
+{
+    static struct job want[MODE_JOBS], got[MODE_JOBS];
+    mode_jobs_init(want);
+    for (uint32_t i = 0; i < MODE_JOBS; i++) {
+        want[i].chunk_tokens = SL_CHUNK_WHOLE;
+        jobs_run(d, NULL, &want[i], 1);
+    }
+    mode_jobs_init(got);
+    for (uint32_t i = 0; i < MODE_JOBS; i++)
+        got[i].chunk_tokens = got[i].p_chunk_tokens = 16;
+    got[0].split = 32;              /* the rest of the prompt is computed where it decodes */
+    got[2].split = got[2].n_prompt; /* all of it, and the first token, come from the other */
+    jobs_run(d, p, got, MODE_JOBS);
+    for (uint32_t i = 0; i < MODE_JOBS; i++)
+        job_equal(&want[i], &got[i], name);
+    assert_true(got[0].pages_moved > 0);
+    assert_true(got[2].first_from_p);
+}

@@ -58,5 +58,8 @@ void job_init(struct job *j, unsigned long long *rng, uint32_t n_prompt, uint32_
 void jobs_run(struct sl_engine *d, struct sl_engine *p, struct job *jobs, uint32_t n);
 /* Fails the test with name when tokens, digests or log-probabilities differ. */
 void job_equal(const struct job *want, const struct job *got, const char *name);
+/* Fails when three requests, greedy and drawn, are not the same together in chunks of 16, one colocated, one in hybrid and
+ * one in pd from p, as on d alone one after the other and whole. */
+void jobs_equal_over_modes(struct sl_engine *d, struct sl_engine *p, const char *name);
 
 #endif

@@ -76,3 +76,29 @@ void rig_pages_poison(struct rig *r)
         r->ops->kv_write(r->dev, r->kv, i, page);
     sl_free(page);
 }
+
+float *rig_prompt_logits(struct rig *r, uint32_t n_tokens, uint32_t chunk)
+{
+    uint32_t n_vocab = sl_model_conf(r->model)->n_vocab, n_pages = r->conf.n_pages;
+    float *all = sl_xcalloc((size_t)n_tokens * n_vocab, sizeof *all);
+    int32_t *tokens = sl_xcalloc(n_tokens, sizeof *tokens);
+    uint32_t *out_rows = sl_xcalloc(n_tokens, sizeof *out_rows), *pages = sl_xcalloc(n_pages, sizeof *pages);
+    rig_pages_poison(r);
+    for (uint32_t i = 0; i < n_pages; i++)
+        pages[i] = (i + n_pages - 1) % n_pages;
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        tokens[i] = (int32_t)(i * 97 % n_vocab);
+        out_rows[i] = i;
+    }
+    for (uint32_t at = 0, n; at < n_tokens; at += n) {
+        uint32_t left = n_tokens - 1 - at;
+        n = left == 0 ? 1 : left < chunk ? left : chunk;
+        struct sl_batch_run run = {0, n, at, pages, n_pages};
+        struct sl_batch b = {n, 1, n, tokens + at, &run, out_rows};
+        sl_model_forward(r->model, r->kv, &b, all + (size_t)at * n_vocab, &r->progress);
+    }
+    sl_free(pages);
+    sl_free(out_rows);
+    sl_free(tokens);
+    return all;
+}

@@ -38,4 +38,8 @@ void rig_close(struct rig *r);
  */
 void rig_pages_poison(struct rig *r);
 
+/* Logits [n_tokens, n_vocab] of a prompt over all pages, poisoned before and not in their order, in chunks and with
+ * the last token alone, as a decode row; the caller's. n_tokens: at most max_rows. */
+float *rig_prompt_logits(struct rig *r, uint32_t n_tokens, uint32_t chunk);
+
 #endif
