@@ -22,8 +22,8 @@ extern "C" {
 
 #define SL_ATTN_BLOCK   64u   /* KV positions per softmax block; part of the numerics id */
 #define SL_HEAD_DIM_MAX 1024u /* of a head, and so of what is rotated */
-#define SL_ATTN_SEG                                                                                          \
-    512u /* KV positions after which the online softmax starts afresh; part of the numerics id */
+/* KV positions after which the online softmax starts afresh; part of the numerics id. */
+#define SL_ATTN_SEG 512u
 
 struct sl_dev;    /* opaque: an open device with its threads */
 struct sl_weight; /* opaque: a packed matrix */

@@ -60,8 +60,8 @@ struct sl_kv_geometry {
 struct sl_batch_run {
     uint32_t first_row, n_rows; /* rows [first_row, first_row + n_rows) of the batch */
     uint32_t first_pos;         /* absolute position of its first row */
-    const uint32_t
-        *pages; /* page i holds positions [i * page_tokens, ...); covers first_pos + n_rows positions */
+    /* Page i holds positions [i * page_tokens, ...); covers first_pos + n_rows positions. */
+    const uint32_t *pages;
     uint32_t n_pages;
 };
 

@@ -23,8 +23,8 @@
 /* Of logits at a time; a head's matrix is read once per group of rows, which costs little beside that. */
 #define LOGITS_BYTES   (32u << 20)
 #define LOGIT_ROWS_MIN 16u
-#define PACE_LATE_US                                                                                         \
-    2000000u /* a paced node further behind than that stood still: it does not make up for it */
+/* A paced node further behind than that stood still: it does not make up for it. */
+#define PACE_LATE_US 2000000u
 
 struct sl_device {
     const struct sl_engine_conf *conf; /* until opened */

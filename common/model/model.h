@@ -34,8 +34,8 @@ struct sl_model_open {
      * in threads of its own. node is what sl_share_dev() gives each its part of, dev too. */
     uint32_t tensor_parallel;
     const struct sl_dev_conf *node;
-    struct sl_rank_group
-        *group; /* of as many ranks, borrowed; NULL = through host memory, where buffers are that */
+    /* Of as many ranks, borrowed; NULL = through host memory, where buffers are that. */
+    struct sl_rank_group *group;
     /* Called with 0..100 while weights are packed; may be NULL. */
     void (*progress)(void *arg, unsigned percent);
     void *progress_arg;

@@ -34,8 +34,8 @@ struct sl_model {
     struct sl_vector head_parts; /* [n_ranks, min(max_rows, SL_HEAD_ROWS), n_vocab / n_ranks rounded up] */
     struct sl_rank_group *group;
     bool owns_group; /* rank 0, of one it made */
-    struct sl_rank_group
-        *votes; /* where the group is in the order of streams, and so can be in a kept pass; rank 0's */
+    /* Rank 0's, where the group is in the order of streams, and so can be in a kept pass. */
+    struct sl_rank_group *votes;
     struct sl_ranks *ranks;  /* rank 0's */
     struct sl_model **peers; /* [n_ranks - 1] rank 0's */
     struct sl_kv *kv;        /* the heads of this rank in the pool of sl_model_open_kv() */

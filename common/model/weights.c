@@ -17,9 +17,8 @@
 #include <string.h>
 
 #define MAX_STACK 3
-#define STACK_VERSION                                                                                        \
-    1u /* raise when what is packed together, or as which type, changes: see pack_cache.h                    \
-        */
+/* Raise when what is packed together, or as which type, changes: see pack_cache.h. */
+#define STACK_VERSION    1u
 #define PROGRESS_LINE_MS 2000
 
 /* What a rank takes of each tensor: of vectors, elements count as rows. */

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIBRARY                                                                                              \
-    "libucp.so.0" /* the version whose headers were compiled; brings libuct, libucs and libucm               \
-                   */
+/* The version whose headers were compiled; brings libuct, libucs and libucm. */
+#define LIBRARY "libucp.so.0"
 
 struct sl_ucx sl_ucx;
 static struct sl_why not_loaded;

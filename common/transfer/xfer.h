@@ -35,8 +35,8 @@
 #define SL_XFER_DEGRADED_MS   60000u     /* a link that damaged pages is used last for */
 
 /* Of a stage, which pages of a device pass through, both ways and for all peers: */
-#define SL_XFER_STAGE_BYTES                                                                                  \
-    (128u << 20)                   /* what eight connections may have in flight; pinned and on the device */
+/* What eight connections may have in flight; pinned and on the device. */
+#define SL_XFER_STAGE_BYTES     (128u << 20)
 #define SL_XFER_STAGE_MIN_SLOTS 5u /* of a page each, however large: two under way each way, and one kept */
 #define SL_XFER_STAGE_KEPT      8u /* one in so many slots is kept for spills: 16 MiB are 0.3 ms of a bus */
 #define SL_XFER_STAGE_MAX_SLOTS 1024u /* small pages: as many as fit 32 lists of 80 bytes a slot in 3 MiB */

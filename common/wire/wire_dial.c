@@ -27,9 +27,9 @@
 #define WAIT_MIN_MS 1500  /* three times as long as a dialer waits between two tries */
 #define WAIT_MAX_MS 12000 /* a try costs one connection, and a peer that is back is found so late */
 #define WATCH_MS    2000
-#define SUSPECT_MAX_MS                                                                                       \
-    600000            /* two renewals of a peer that has long nothing to say are this far apart in the end */
-#define PROBE_MS 1000 /* a plain connection takes a round trip, or one more when its first packet is lost */
+/* Two renewals of a peer that has long nothing to say are this far apart in the end. */
+#define SUSPECT_MAX_MS 600000
+#define PROBE_MS       1000 /* a plain connection takes a round trip, or one more when its first packet is lost */
 
 struct sl_dial {
     nng_socket sock;

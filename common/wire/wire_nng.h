@@ -83,8 +83,8 @@ void sl_dial_close(struct sl_dial *d, void (*closed)(void *arg), void *arg);
 /* Around whatever is handed to nng to get to the peer: before, and once it got there or nng gave it up. While something
  * is under way and nothing gets through for SL_UNANSWERED_MS, though nng says that there is a connection, the
  * connection is replaced when the peer takes a plain one; ever rarer until something gets through. Any thread. */
-#define SL_UNANSWERED_MS                                                                                     \
-    15000 /* sent seven times more (RESEND_MS), in vain; a peer that is only slow has answered */
+/* Sent seven times more (RESEND_MS), in vain; a peer that is only slow has answered. */
+#define SL_UNANSWERED_MS 15000
 void sl_dial_begin(struct sl_dial *d);
 void sl_dial_end(struct sl_dial *d, bool got_through);
 

@@ -13,8 +13,8 @@
 
 #define BLK   SL_ATTN_BLOCK
 #define LANES 16u
-#define ROWS                                                                                                 \
-    6u /* most rows of the few: x 4 vectors of sums, 24 registers; 4 for K or V, the rest for a factor */
+/* Most rows of the few: x 4 vectors of sums, 24 registers; 4 for K or V, the rest for a factor. */
+#define ROWS   6u
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")

@@ -255,8 +255,7 @@ struct sl_cpu_isa {
     void (*rotate)(float *head, uint32_t n_pairs, enum sl_rope_layout layout, const float *cos_in,
                    const float *sin_in);
     void (*kv_store)(const float *x, uint32_t n, enum sl_dtype type, void *to);
-    /* SL_Q8: as quant_row, with one scale for the row; the scale may have any alignment. SL_FP8: sl_fp8_row()
-     */
+    /* SL_Q8: as quant_row, with one scale for the row; the scale may have any alignment. SL_FP8: sl_fp8_row(). */
     void (*kv_quantise)(const float *x, uint32_t n, enum sl_dtype type, void *to, void *scale);
     /* The arithmetic of the three: cpu_attention.c. */
     void (*attn_tile)(const struct sl_attn_tile *t, const struct sl_attn_scratch *s);

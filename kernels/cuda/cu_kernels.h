@@ -140,8 +140,8 @@ struct cu_merge {
 struct cu_tile_args {
     struct cu_pages kv; /* as cu_attention_tile_fits() has it */
     const uint32_t *page_list;
-    const uint32_t
-        *block_items; /* [n_blocks + 1]: items of block i are [block_items[i], block_items[i + 1]) */
+    /* [n_blocks + 1]: items of block i are [block_items[i], block_items[i + 1]) */
+    const uint32_t *block_items;
     const struct cu_item *items;
     uint32_t n_heads, window;
     float score_scale;

@@ -9,9 +9,8 @@
 #include "common/base/mem.h"
 #include "kernels/cpu/half.h"
 
-#define STAGING_BYTES                                                                                        \
-    ((size_t)16                                                                                              \
-     << 20) /* of rows made bfloat16 on the host before one copy, which PCIe takes a millisecond for */
+/* Of rows made bfloat16 on the host before one copy, which PCIe takes a millisecond for. */
+#define STAGING_BYTES ((size_t)16 << 20)
 
 /* One part of a tensor on its way: rows [first, ...) to bfloat16. */
 struct pack_job {

@@ -9,8 +9,8 @@
 #include "common/base/err.h"
 #include <stdint.h>
 
-#define SL_MAX_FAULTS                                                                                        \
-    8 /* placements of one request that may be lost; a cluster that loses more is not serving */
+/* Placements of one request that may be lost; a cluster that loses more is not serving. */
+#define SL_MAX_FAULTS 8
 
 enum sl_trouble {
     SL_TROUBLE_NODE_DEAD,    /* silent, or came back with another boot id */

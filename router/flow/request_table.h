@@ -12,8 +12,8 @@
 #include "router/flow/text_out.h"
 #include "router/place/decision.h"
 
-#define SL_HELD_MAX                                                                                          \
-    1024 /* tokens of one request that wait for a gap to close; later ones are asked for again */
+/* Tokens of one request that wait for a gap to close; later ones are asked for again. */
+#define SL_HELD_MAX     1024
 #define SL_EXCLUDED_MAX 16 /* nodes left out for one request */
 
 /* The same words in logs, metrics and sluicectl. request_flow.c draws them. */
