@@ -39,8 +39,8 @@ void *sl_http_call_begin(void *server, const char *uri, struct MHD_Connection *m
     c->mhd = mhd;
     c->conn = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     c->conn->call = c;
-    c->conn->phase = SL_HTTP_RECEIVING;
-    c->conn->since_ms = sl_now_ms();
+    sl_http_conn_enter(c->conn, SL_HTTP_RECEIVING);
+    s->n_steps++;
     c->refs = 1;
     sl_buf_init(&c->body, s->conf.max_body_bytes);
     sl_buf_init(&c->out, s->conf.max_unread_bytes);
@@ -214,6 +214,7 @@ static void on_socket(void *arg, uint32_t events)
 void sl_http_call_watch(struct sl_http_call *c, uint32_t also)
 {
     c->watched = sl_loop_add(c->server->loop, c->conn->fd, EPOLLRDHUP | also, on_socket, c) == SL_OK;
+    c->conn->watched = false;
 }
 
 void sl_http_call_suspend(struct sl_http_call *c)
@@ -302,7 +303,7 @@ static void dispatch(struct sl_http_call *c)
 {
     struct sl_http_server *s = c->server;
     c->complete = true;
-    c->conn->phase = SL_HTTP_WORKING;
+    sl_http_conn_enter(c->conn, SL_HTTP_WORKING);
     c->arrived_us = sl_now_us();
     if (sl_http_answered(c))
         return;
@@ -364,7 +365,9 @@ enum MHD_Result sl_http_call_access(void *server, struct MHD_Connection *mhd, co
     struct sl_http_call *c = *call;
     (void)server;
     (void)mhd;
-    c->may_pass = strcmp(version, MHD_HTTP_VERSION_1_1) == 0 && !c->server->conf.tls;
+    c->server->n_steps++;
+    c->chunks = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
+    c->may_pass = c->chunks && !c->server->conf.tls;
     if (!c->headers_seen)
         return on_headers(c, url, method) ? queue_answer(c) : MHD_YES;
     if (*upload_n) {
@@ -384,8 +387,9 @@ enum MHD_Result sl_http_call_access(void *server, struct MHD_Connection *mhd, co
     return advance(c);
 }
 
-/* Version 0.9.75 leaves a connection whose stream ended with an error closed but in its lists, until it comes to be the
- * one that was idle longest. Those with a time limit of their own it looks at in each run. */
+/* Version 0.9.75 leaves a connection that its content reader ended, by an error or without chunks, closed but in its
+ * lists, until it comes to be the one that was idle longest. Those with a time limit of their own it looks at in each
+ * run. */
 static void let_library_free(struct MHD_Connection *mhd, struct sl_http_library *l)
 {
     (void)MHD_set_connection_option(mhd, MHD_CONNECTION_OPTION_TIMEOUT, ENDED_TIMEOUT_S);
@@ -400,16 +404,16 @@ void sl_http_call_completed(void *server, struct MHD_Connection *mhd, void **cal
     if (!c)
         return;
     bool complete = why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !c->aborted;
-    if (c->watched)
-        sl_loop_remove(s->loop, c->conn->fd);
+    s->n_steps++;
     c->watched = false;
     c->finished = true;
     sl_http_stream_count(c);
-    if (!complete)
+    if (!complete || (c->streaming && !c->chunks))
         let_library_free(mhd, c->conn->library);
     c->conn->call = NULL;
-    c->conn->phase = SL_HTTP_KEPT;
-    c->conn->since_ms = sl_now_ms();
+    sl_http_conn_enter(c->conn, SL_HTTP_KEPT);
+    if (!c->conn->watched)
+        sl_http_conn_watch(c->conn);
     c->conn = NULL;
     c->mhd = NULL;
     if (c->has_owner)

@@ -29,18 +29,24 @@ enum sl_http_phase {
 struct sl_http_library {
     struct sl_http_server *server;
     struct MHD_Daemon *daemon;
-    bool ready;      /* MHD_run() has something to do */
-    uint64_t due_ms; /* when it has without that */
+    bool ready;         /* MHD_run() has something to do */
+    uint64_t due_ms;    /* when it has without that */
+    uint32_t n_in_vain; /* runs in a row after which it wanted another at once and had done nothing */
 };
 
 struct sl_http_conn {
     struct sl_list link; /* server.conns */
+    struct sl_list
+        turn; /* of those that wait for their client: server.idle, .receiving or .refused; else empty */
     struct sl_http_server *server;
     struct sl_http_library *library;
     int fd;
     enum sl_http_phase phase;
     uint64_t since_ms;
     bool refused;              /* over max_connections */
+    bool displaced;            /* shut down to make room */
+    bool watched;              /* our loop looks for the client's end, and no call does */
+    int unread;                /* bytes that the socket held when that was last seen; -1: it was not */
     struct sl_http_call *call; /* the request in work, or NULL */
 };
 
@@ -59,7 +65,8 @@ struct sl_http_call {
     bool headers_seen, complete, discard;
 
     /* http thread */
-    bool suspended, watched, aborted, finished;
+    bool suspended, aborted, finished;
+    bool watched; /* the loop's events of the socket are this call's, not the connection's */
     bool in_body; /* suspended inside the answer's body: the socket is ours until it is resumed */
     struct sl_http_owner owner; /* set in handle(); read by the http thread once the worker is done */
     bool has_owner;
@@ -77,6 +84,7 @@ struct sl_http_call {
 
     /* the stream: http thread */
     bool streaming, stream_ended;
+    bool chunks;   /* the client knows them: HTTP/1.1 */
     bool may_pass; /* frames may go out past the library: HTTP/1.1, and no TLS, whose records are its own */
     struct sl_buf out;
     size_t out_sent;         /* bytes of out already taken */
@@ -105,21 +113,28 @@ struct sl_http_server {
     _Atomic uint64_t n_ids;
     uint64_t id_base;
 
-    struct sl_list conns; /* http thread */
-    uint32_t n_conns;
-    uint32_t n_accepted; /* since the start, modulo 2^32 */
+    struct sl_list conns;                    /* http thread; all */
+    struct sl_list idle, receiving, refused; /* those that wait for their client, longest first */
+    uint32_t n_conns, n_served, n_displaced; /* of n_conns: neither refused nor displaced; displaced */
+    uint32_t n_accepted;                     /* since the start, modulo 2^32 */
     int listen_fd;
     bool accepts; /* listen_fd is looked at */
     uint64_t last_scan_ms;
     uint64_t unread_bytes; /* of all answers */
+    uint64_t n_steps;      /* callbacks of all libraries */
     struct sl_http_library libraries[SL_HTTP_LIBRARIES];
 
     pthread_mutex_t ready_lock;
     struct sl_http_call *ready_first, *ready_last;
     uint32_t n_ready;
 
-    struct sl_metric *m_conns, *m_refused, *m_timeouts, *m_left, *m_cut, *m_status[6];
+    struct sl_metric *m_conns, *m_refused, *m_displaced, *m_timeouts, *m_left, *m_cut, *m_status[6];
 };
+
+/* http thread, http_server.c: what the connection does now, since now. */
+void sl_http_conn_enter(struct sl_http_conn *k, enum sl_http_phase phase);
+/* The loop tells when the client has ended its side; in place of a call's watch. */
+void sl_http_conn_watch(struct sl_http_conn *k);
 
 /* MHD's callbacks for requests. */
 void *sl_http_call_begin(void *server, const char *uri, struct MHD_Connection *mhd);

@@ -8,11 +8,15 @@
  * of its own. Only so many of it are served in a round: when a token comes for each of thousands of streams at
  * once, new clients are accepted and read between them.
  *
- * Connections past max_connections are answered 503; past REFUSED_CONNECTIONS more they wait to be accepted. The
- * library's inactivity timeout ends connections that take no bytes; times for receiving are ours, because one byte a
- * second counts as activity there. They also catch what the library misses: a client that sends half a request and
- * closes in the same moment (a short read counts as "no more is there", and its epoll is edge-triggered). Over TLS no
- * 408 can be sent past the library: those are only cut. */
+ * A connection past max_connections takes the place of the one that waits for its client longest: idle, else in the
+ * middle of a request. Where there is none, it is answered 503; past REFUSED_CONNECTIONS more they wait to be accepted.
+ * The library's inactivity timeout ends connections that take no bytes; times for receiving are ours, because one byte
+ * a second counts as activity there. Over TLS no 408 can be sent past the library: those are only cut.
+ *
+ * Two things that version 0.9.75 gets wrong are made up for here. Its epoll is edge-triggered and a short read counts
+ * as "no more is there", so it misses a client that sends half a request and closes in the same moment: our loop looks
+ * for the end of each client. And it wants to be run again at once, forever, for a TLS handshake that waits for its
+ * client and for a chunk's size that is longer than its buffer: a library that does nothing waits a little. */
 #include "router/http/http_call.h"
 
 #include <errno.h>
@@ -22,6 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,6 +47,12 @@
 #define IDLE_POLL_MS      5u
 #define READY_PER_ROUND   64u /* calls, some 10 us each: what a new client waits for at most */
 #define ACCEPTS_PER_ROUND 64u
+#define RUNS_IN_VAIN      4u  /* in a row, at once: reading a head takes some without a callback */
+#define VAIN_WAIT_MS      20u /* after that; what comes from a socket is seen at once all the same */
+/* So long a connection keeps its place when there are too many: a client that comes has sent its request by then, and
+ * most bodies have arrived. */
+#define IDLE_PLACE_MS      1000u
+#define RECEIVING_PLACE_MS 5000u
 
 static void accept_again(struct sl_http_server *s);
 
@@ -63,27 +74,98 @@ SL_PRINTF(2, 0) static void on_library_log(void *arg, const char *fmt, va_list a
     SL_DEBUG("http library says: %s", line);
 }
 
+/* ---- connections ---- */
+
+void sl_http_conn_enter(struct sl_http_conn *k, enum sl_http_phase phase)
+{
+    struct sl_http_server *s = k->server;
+    k->phase = phase;
+    k->since_ms = sl_now_ms();
+    sl_list_remove(&k->turn);
+    if (phase != SL_HTTP_WORKING && !k->displaced)
+        sl_list_add_tail(k->refused                   ? &s->refused
+                         : phase == SL_HTTP_RECEIVING ? &s->receiving
+                                                      : &s->idle,
+                         &k->turn);
+}
+
+/* The client has ended its side. What it sent before is the library's to read; when that takes no more of it, either
+ * all was read and is no whole request, or it never will be. */
+static void on_end(void *arg, uint32_t events)
+{
+    struct sl_http_conn *k = arg;
+    int unread = 0;
+    (void)events;
+    bool working = k->phase == SL_HTTP_WORKING; /* its answer is on the way: until then nobody looks */
+    bool over = !working && (ioctl(k->fd, FIONREAD, &unread) != 0 || unread == k->unread);
+    k->unread = unread;
+    k->library->ready = true;
+    if (over)
+        shutdown(k->fd, SHUT_RDWR); /* which the library sees whatever it does */
+    if (over || working) {
+        sl_loop_remove(k->server->loop, k->fd);
+        k->watched = false;
+    }
+}
+
+void sl_http_conn_watch(struct sl_http_conn *k)
+{
+    k->unread = -1;
+    k->watched = sl_loop_add(k->server->loop, k->fd, EPOLLRDHUP, on_end, k) == SL_OK;
+    if (!k->watched)
+        sl_loop_remove(k->server->loop, k->fd); /* a call that is over may stand there */
+}
+
+static bool displace(struct sl_http_server *s, struct sl_list *turns, uint64_t least_ms)
+{
+    struct sl_http_conn *k = SL_CONTAINER_OF(turns->next, struct sl_http_conn, turn);
+    if (sl_list_empty(turns) || sl_now_ms() - k->since_ms < least_ms)
+        return false;
+    sl_list_remove(&k->turn);
+    k->displaced = true;
+    k->library->ready = true;
+    s->n_served -= !k->refused;
+    s->n_displaced++;
+    sl_metric_add(s->m_displaced, 1);
+    shutdown(k->fd, SHUT_RDWR); /* closed in the library's next run */
+    return true;
+}
+
+static bool displace_served(struct sl_http_server *s)
+{
+    return displace(s, &s->idle, IDLE_PLACE_MS) || displace(s, &s->receiving, RECEIVING_PLACE_MS);
+}
+
 static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode code)
 {
     struct sl_http_library *l = arg;
     struct sl_http_server *s = l->server;
     struct sl_http_conn *k = *context;
+    s->n_steps++;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const int on = 1, send_buffer = SEND_BUFFER_BYTES;
         k = sl_xcalloc(1, sizeof *k);
         k->server = s;
         k->library = l;
         k->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-        k->since_ms = sl_now_ms();
-        k->refused = s->n_conns >= s->conf.max_connections;
+        k->refused = s->n_served >= s->conf.max_connections && !displace_served(s);
+        sl_list_init(&k->turn);
+        sl_http_conn_enter(k, SL_HTTP_FRESH);
+        sl_http_conn_watch(k);
         setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         setsockopt(k->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         sl_list_add_tail(&s->conns, &k->link);
         s->n_conns++;
+        s->n_served += !k->refused;
         *context = k;
     } else if (k) {
+        if (k->watched)
+            sl_loop_remove(s->loop, k->fd);
         sl_list_remove(&k->link);
+        sl_list_remove(&k->turn);
+        s->n_served -= !k->refused && !k->displaced;
+        s->n_displaced -= k->displaced;
         s->n_conns--;
         sl_free(k);
         *context = NULL;
@@ -100,7 +182,10 @@ static void on_listen(void *arg, uint32_t events)
         struct sockaddr_storage from;
         socklen_t len = sizeof from;
         int fd = -1;
-        if (s->n_conns < s->conf.max_connections + REFUSED_CONNECTIONS)
+        bool full = s->n_conns >= s->conf.max_connections + REFUSED_CONNECTIONS;
+        if (full && !s->n_displaced && !displace(s, &s->refused, IDLE_PLACE_MS))
+            (void)displace_served(s);
+        if (!full)
             fd = accept4(s->listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         else
             errno = EMFILE;
@@ -200,10 +285,16 @@ static void run_ready(struct sl_http_server *s, uint32_t most)
 
 static void run_library(struct sl_http_library *l)
 {
-    unsigned long long wait_ms;
+    unsigned long long wait_ms = 0;
+    uint64_t before = l->server->n_steps;
     l->ready = false;
     MHD_run(l->daemon);
-    l->due_ms = MHD_get_timeout(l->daemon, &wait_ms) == MHD_YES ? sl_now_ms() + wait_ms : UINT64_MAX;
+    bool waits = MHD_get_timeout(l->daemon, &wait_ms) == MHD_YES;
+    bool in_vain = waits && wait_ms == 0 && l->server->n_steps == before;
+    l->n_in_vain = in_vain ? l->n_in_vain + 1 : 0;
+    if (l->n_in_vain > RUNS_IN_VAIN)
+        wait_ms = VAIN_WAIT_MS;
+    l->due_ms = waits ? sl_now_ms() + wait_ms : UINT64_MAX;
 }
 
 static uint64_t time_to_wait_ms(struct sl_http_server *s)
@@ -276,6 +367,9 @@ static void register_metrics(struct sl_http_server *s)
     s->m_conns = sl_gauge(m, "sluice_http_connections", NULL, "Open client connections.");
     s->m_refused = sl_counter(m, "sluice_http_connections_refused_total", NULL,
                               "Connections answered 503 over max_connections.");
+    s->m_displaced =
+        sl_counter(m, "sluice_http_connections_displaced_total", NULL,
+                   "Connections that waited for their client, closed to make room over max_connections.");
     s->m_timeouts =
         sl_counter(m, "sluice_http_receive_timeouts_total", NULL, "Requests that did not arrive in time.");
     s->m_left = sl_counter(m, "sluice_http_clients_left_total", NULL,
@@ -327,6 +421,9 @@ enum sl_err sl_http_server_open(const struct sl_http_conf *conf, struct sl_http_
     s->listen = sl_xstrdup(conf->listen);
     s->id_base = sl_random_u64();
     sl_list_init(&s->conns);
+    sl_list_init(&s->idle);
+    sl_list_init(&s->receiving);
+    sl_list_init(&s->refused);
     SL_ASSERT(pthread_mutex_init(&s->ready_lock, NULL) == 0);
     register_metrics(s);
     enum sl_err err = sl_http_listen_open(conf->listen, &s->listen_fd, &s->port, why);

@@ -44,6 +44,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *buf, size_t max)
 {
     struct sl_http_call *c = arg;
     (void)pos;
+    c->server->n_steps++;
     if (c->aborted)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t n = c->out.len - c->out_sent;
@@ -175,7 +176,7 @@ enum MHD_Result sl_http_stream_queue(struct sl_http_call *c)
         return MHD_NO;
     sl_http_ref(c);
     sl_http_call_add_headers(c, r);
-    if (c->may_pass) /* the library would anyway; what is sent past it counts on that */
+    if (c->chunks) /* the library would anyway; what is sent past it counts on that */
         MHD_add_response_header(r, "Transfer-Encoding", "chunked");
     enum MHD_Result ok = MHD_queue_response(c->mhd, c->status, r);
     MHD_destroy_response(r);
