@@ -5,6 +5,7 @@
 #include "common/engine/engine_impl.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,9 +14,9 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
-#define KEEP_STEPS               200u  /* a cost model that saw so many real steps.. */
-#define KEEP_ERROR               0.25  /* ..and predicts them so well is kept for the next start */
-#define SETTLE_LOOK_US           1000u /* between looks at a step that a stop waits for */
+#define KEEP_STEPS               200u /* a cost model that saw so many real steps.. */
+#define KEEP_ERROR               0.25 /* ..and predicts them so well is kept for the next start */
+#define SETTLE_LOOK_MS           1    /* between looks at a step that a stop waits for */
 #define DEFAULT_MAX_BATCH_TOKENS 512u
 #define DEFAULT_MAX_SEQUENCES    64u
 #define DEFAULT_MAX_WAITING      1024u
@@ -238,7 +239,7 @@ uint64_t sl_engine_progress(const struct sl_engine *e)
     return sl_device_progress(e->dev);
 }
 
-bool sl_engine_settles(const struct sl_engine *e, uint32_t stuck_ms)
+bool sl_engine_settles(const struct sl_engine *e, uint32_t stuck_ms, int end_fd)
 {
     uint64_t layers = sl_device_progress(e->dev), since_ms = sl_now_ms();
     while (sl_device_busy(e->dev)) {
@@ -248,7 +249,8 @@ bool sl_engine_settles(const struct sl_engine *e, uint32_t stuck_ms)
         else if (now_ms - since_ms >= stuck_ms)
             return false;
         layers = now;
-        usleep(SETTLE_LOOK_US);
+        if (poll(&(struct pollfd){.fd = end_fd, .events = POLLIN}, 1, SETTLE_LOOK_MS) == 1)
+            return false;
     }
     return true;
 }

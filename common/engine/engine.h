@@ -187,8 +187,9 @@ int sl_engine_fd(const struct sl_engine *e);
 /* Collects a finished step (never blocks) and moves up to max events into out; returns their number. Call
  * until it returns 0. */
 size_t sl_engine_poll(struct sl_engine *e, struct sl_engine_event *out, size_t max);
-/* Waits for the step in flight. False: its device hangs, no layer was computed for stuck_ms. Any thread. */
-bool sl_engine_settles(const struct sl_engine *e, uint32_t stuck_ms);
+/* Waits for the step in flight. False: its device hangs, no layer was computed for stuck_ms, or end_fd (-1: none) is
+ * readable: nobody wants to wait any longer. Any thread. */
+bool sl_engine_settles(const struct sl_engine *e, uint32_t stuck_ms, int end_fd);
 /* Waits for the step in flight; for benches and tests. */
 void sl_engine_wait(struct sl_engine *e);
 

@@ -29,6 +29,8 @@
 /* A stop gives the step in flight so long to compute a layer: longer than one of the largest model takes, and with the
  * default drain_ms within TimeoutStopSec of deploy/systemd. */
 #define STUCK_MS 20000u
+#define STUCK_TOLD_MS                                                                                        \
+    1000u /* of it, before a person is told what is waited for; all of it after a second signal */
 
 struct life {
     struct sl_node *node;
@@ -37,7 +39,7 @@ struct life {
     int argc;
     char **argv;
     int signal_fd;
-    bool stopping, last_words;
+    bool stopping, hurried, last_words;
     struct sl_timer *watchdog, *end;
     uint32_t watchdog_ms;
     uint64_t progress;
@@ -111,6 +113,7 @@ static void on_signal(void *arg, uint32_t events)
             continue;
         if (f->stopping) {
             SL_WARN("second signal, stopping at once legs=%u", f->node->legs.n_active);
+            f->hurried = true;
             sl_node_stop(f->node);
             return;
         }
@@ -131,6 +134,30 @@ static void on_watchdog(void *arg)
         SL_ERROR("the step in flight makes no progress layers=%llu", (unsigned long long)now);
     f->progress = now;
     sl_timer_set(f->watchdog, f->watchdog_ms / WATCHDOG_LOOKS);
+}
+
+/* After the last round: the device has ended its step. A step of a device that hangs never ends; neither an operator
+ * nor a service manager shall have to guess that. */
+static bool step_ends(const struct life *f)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    int stop_fd = signalfd(-1, &set, SFD_CLOEXEC); /* -1: then no signal cuts the wait short */
+    bool ends = sl_engine_settles(f->node->engine, STUCK_TOLD_MS, stop_fd);
+    if (!ends && !f->hurried) {
+        SL_WARN("the step in flight computes no layer; the node waits %u s more for it, unless another "
+                "signal comes",
+                (STUCK_MS - STUCK_TOLD_MS) / 1000);
+        ends = sl_engine_settles(f->node->engine, STUCK_MS - STUCK_TOLD_MS, stop_fd);
+    }
+    if (!ends)
+        SL_ERROR("the step in flight did not end, its device hangs; the node ends without it layers=%llu",
+                 (unsigned long long)sl_engine_progress(f->node->engine));
+    if (stop_fd >= 0)
+        close(stop_fd);
+    return ends;
 }
 
 static int exit_status(enum sl_err err)
@@ -187,11 +214,8 @@ static int run(struct life *f, const struct sl_duty_ops *const *duties)
 
     sl_node_run(f->node);
 
-    if (!sl_engine_settles(f->node->engine, STUCK_MS)) {
-        SL_ERROR("the step in flight made no progress for %u s, so the node ends without it",
-                 STUCK_MS / 1000);
+    if (!step_ends(f))
         _exit(1);
-    }
     int status = 0;
     if (sl_node_idle(f->node) && sl_engine_check_pages(f->node->engine, &why) != SL_OK) {
         SL_ERROR("pages were lost: %s", why.text);
@@ -212,6 +236,7 @@ int sl_node_main(int argc, char **argv, const char *name, Sluice__Role prefers,
     struct sl_program program = sl_node_program(name, prefers);
     if (sl_program_answers(&program, argc, argv))
         return 0;
+    sl_start_signals_keep_reload();
     sl_mem_bound_heaps();
     struct sl_node_conf conf;
     struct life life = {.program = &program, .conf = &conf, .argc = argc, .argv = argv, .signal_fd = -1};

@@ -159,9 +159,9 @@ static void rank_that_never_comes_is_not_waited_for(void **state)
         conf.tensor_parallel = 2;
         conf.fault_wedge_step = 1;
         struct sl_engine *e = tiny_engine(&conf);
-        if (!sl_engine_settles(e, 0) || sl_thread_start(&t, "engine", run_for_ever, e) != SL_OK)
+        if (!sl_engine_settles(e, 0, -1) || sl_thread_start(&t, "engine", run_for_ever, e) != SL_OK)
             _exit(1);
-        while (sl_engine_settles(e, 20))
+        while (sl_engine_settles(e, 20, -1))
             usleep(1000); /* the step has not begun */
         raise(SIGKILL);
     }
