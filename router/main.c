@@ -33,6 +33,7 @@
 #include "common/base/program.h"
 #include "common/base/rand.h"
 #include "common/base/secret.h"
+#include "common/base/start_signals.h"
 #include "common/text/vocab.h"
 #include "common/wire/wire_sock.h"
 #include "router/admin/admin_out.h"
@@ -592,6 +593,7 @@ int main(int argc, char **argv)
     sigset_t signals;
     if (sl_program_answers(&program, argc, argv))
         return 0;
+    sl_start_signals_keep_reload();
     sl_mem_bound_heaps();
     signal(SIGPIPE, SIG_IGN);
     sl_vocab_src_init(&r.vocab);
@@ -601,7 +603,7 @@ int main(int argc, char **argv)
         err = prepare(&r, &why);
     }
     bool only_check = sl_conf_check_arg(argc, argv);
-    /* before any thread; until here a signal simply ends the program, as one that waits for a file should */
+    /* before any thread; until here a signal to stop simply ends the program, as one that loads should */
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/text_file.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 20)
 #define MAX_LINE_BYTES 198 /* inih's buffer of 200 less newline and NUL */
@@ -322,39 +323,13 @@ static int accept_line(void *user, const char *section, const char *name, const 
     return 1;
 }
 
-/* The whole file as text, or NULL and why. */
-static char *read_file(const char *path, struct sl_why *why)
-{
-    FILE *f = fopen(path, "re");
-    if (!f) {
-        sl_why_set(why, SL_ECONFIG, "config file %s cannot be opened: %s", path, strerror(errno));
-        return NULL;
-    }
-    char *text = sl_xalloc(MAX_FILE_BYTES + 1);
-    size_t n = fread(text, 1, MAX_FILE_BYTES + 1, f);
-    const char *wrong = NULL;
-    if (ferror(f))
-        wrong = strerror(errno);
-    else if (n > MAX_FILE_BYTES)
-        wrong = "it is larger than 1 MiB";
-    else if (memchr(text, '\0', n))
-        wrong = "it is not a text file";
-    fclose(f);
-    if (wrong) {
-        sl_why_set(why, SL_ECONFIG, "config file %s cannot be read: %s", path, wrong);
-        sl_free(text);
-        return NULL;
-    }
-    text[n] = '\0';
-    return text;
-}
-
 static enum sl_err load_file(struct loader *ld, const char *path, struct sl_why *why)
 {
-    char *text = read_file(path, why);
-    if (!text)
-        return SL_ECONFIG;
-    enum sl_err err = SL_OK;
+    char *text;
+    size_t n_text;
+    enum sl_err err = sl_text_file_read("config file", path, MAX_FILE_BYTES, &text, &n_text, why);
+    if (err)
+        return err;
     int line = 1;
     for (const char *s = text; *s && err == SL_OK; line++) {
         size_t len = strcspn(s, "\n");

@@ -52,7 +52,7 @@ enum sl_err sl_secret_load(const char *path, struct sl_secret *out, struct sl_wh
 {
     char text[SL_SECRET_MAX_CHARS + 64]; /* and white space at the end */
     size_t n = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* of a FIFO too that nobody writes */
     if (fd < 0)
         return sl_why_set(why, SL_ECONFIG, "cluster_secret_file %.200s cannot be read: %s", path,
                           strerror(errno));

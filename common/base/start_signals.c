@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -21,6 +22,14 @@ static void watch(void *arg)
         return;
     SL_INFO("stopped while it was starting");
     _exit(0);
+}
+
+void sl_start_signals_keep_reload(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGHUP);
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
 enum sl_err sl_start_signals_begin(struct sl_start_signals *s, struct sl_why *why)

@@ -12,6 +12,9 @@ struct sl_start_signals {
     int signal_fd, over[2]; /* a pipe: its end closes when the start is over */
 };
 
+/* A daemon's first act: SIGHUP waits until it serves, for the reload that it asks for, and does not end it meanwhile. */
+void sl_start_signals_keep_reload(void);
+
 /* From here to sl_start_signals_end() either signal ends the process with status 0. Both must be blocked already, and
  * stay so. s stays where it is. SL_EIO: no descriptors or no thread. */
 SL_MUST_CHECK enum sl_err sl_start_signals_begin(struct sl_start_signals *s, struct sl_why *why);

@@ -32,7 +32,7 @@ enum sl_err sl_hf_read_file(const char *folder, const char *name, size_t max, bo
 {
     char *path = sl_xasprintf("%s/%s", folder, name), *text = NULL;
     enum sl_err e = SL_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* of a FIFO too that nobody writes */
     *out = NULL;
     *n = 0;
     if (fd < 0 && errno == ENOENT && optional)

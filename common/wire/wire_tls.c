@@ -5,6 +5,7 @@
  * is what may be known of a node before it has registered. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
@@ -96,8 +97,11 @@ enum sl_err sl_wire_guard_check(const struct sl_wire_guard *g, struct sl_why *wh
     for (size_t i = 0; i < SL_COUNTOF(files); i++) {
         bool set = files[i] && *files[i];
         n += set;
-        if (set && access(files[i], R_OK) != 0)
+        struct stat st;
+        if (set && (access(files[i], R_OK) != 0 || stat(files[i], &st) != 0))
             return sl_why_set(why, SL_ECONFIG, "%s %.200s cannot be read", keys[i], files[i]);
+        if (set && !S_ISREG(st.st_mode)) /* a FIFO would keep whoever opens it */
+            return sl_why_set(why, SL_ECONFIG, "%s %.200s is not a regular file", keys[i], files[i]);
         if (!set)
             missing = keys[i];
     }

@@ -8,16 +8,17 @@
  * or have one of its keys. Reloads are a person's doing and sets are small. */
 #include "router/api/api_keys.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rand.h"
 #include "common/base/secret.h"
+#include "common/base/text_file.h"
+
+#define MAX_FILE_BYTES ((size_t)2 * SL_KEYS_MAX * SL_KEY_LINE_BYTES) /* and comments */
 
 struct key {
     struct sl_api_key api;
@@ -90,19 +91,22 @@ static enum sl_err add_key(struct sl_api_keys *k, struct key_set *set, const str
     return SL_OK;
 }
 
-static enum sl_err read_lines(struct sl_api_keys *k, FILE *f, const char *path, struct key_set *set,
+/* Cuts text at its line ends. */
+static enum sl_err read_lines(struct sl_api_keys *k, char *text, const char *path, struct key_set *set,
                               struct sl_why *why)
 {
-    char text[SL_KEY_LINE_BYTES];
     size_t n_plain = 0;
-    for (unsigned no = 1; fgets(text, sizeof text, f); no++) {
+    unsigned no = 1;
+    for (char *at = text, *next; *at; at = next, no++) {
         struct sl_key_line line;
         struct sl_why what = {{0}};
-        size_t n = strlen(text);
-        if (n == sizeof text - 1 && text[n - 1] != '\n')
+        size_t n = strcspn(at, "\n");
+        next = at + n + (at[n] == '\n');
+        at[n] = '\0';
+        if (n >= SL_KEY_LINE_BYTES)
             return sl_why_set(why, SL_ECONFIG, "%s:%u: the line is longer than %d bytes", path, no,
                               SL_KEY_LINE_BYTES);
-        enum sl_err err = sl_key_line_parse(text, &line, &what);
+        enum sl_err err = sl_key_line_parse(at, &line, &what);
         if (err == SL_ENOTFOUND)
             continue;
         if (!err && set->n == SL_KEYS_MAX)
@@ -113,8 +117,6 @@ static enum sl_err read_lines(struct sl_api_keys *k, FILE *f, const char *path, 
             return sl_why_set(why, SL_ECONFIG, "%s:%u: %s", path, no, what.text);
         n_plain += line.key != NULL;
     }
-    if (ferror(f))
-        return sl_why_set(why, SL_ECONFIG, "%s: cannot be read: %s", path, strerror(errno));
     if (set->n == 0)
         return sl_why_set(why, SL_ECONFIG,
                           "%s: there is no key in it; leave api_key_file out to serve without keys", path);
@@ -137,12 +139,15 @@ static void set_free(struct key_set *set)
 
 enum sl_err sl_api_keys_reload(struct sl_api_keys *k, const char *path, struct sl_why *why)
 {
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return sl_why_set(why, SL_ECONFIG, "the API key file %s cannot be opened: %s", path, strerror(errno));
+    char *text;
+    size_t n;
+    enum sl_err err = sl_text_file_read("the API key file", path, MAX_FILE_BYTES, &text, &n, why);
+    if (err)
+        return err;
     struct key_set *set = sl_xcalloc(1, sizeof *set);
-    enum sl_err err = read_lines(k, f, path, set, why);
-    fclose(f);
+    err = read_lines(k, text, path, set, why);
+    explicit_bzero(text, n);
+    sl_free(text);
     if (err) {
         set_free(set);
         return err;

@@ -9,9 +9,11 @@
 #include <microhttpd.h>
 
 #include "common/base/mem.h"
+#include "common/base/text_file.h"
 #include "router/http/http_tls_library.h"
 
-#define MAX_CHAIN 16u
+#define MAX_CHAIN     16u
+#define MAX_PEM_BYTES ((size_t)256 << 10) /* a chain of certificates has a few KiB */
 
 struct pair {
     struct pair *older;
@@ -31,16 +33,25 @@ static void pair_free(struct pair *p)
     sl_free(p);
 }
 
+static enum sl_err read_pem(const char *what, const char *path, gnutls_datum_t *out, struct sl_why *why)
+{
+    char *text;
+    size_t n;
+    enum sl_err err = sl_text_file_read(what, path, MAX_PEM_BYTES, &text, &n, why);
+    if (!err)
+        *out = (gnutls_datum_t){.data = (unsigned char *)text, .size = (unsigned)n};
+    return err;
+}
+
 static enum sl_err read_chain(const char *path, struct pair *p, struct sl_why *why)
 {
     gnutls_datum_t text;
-    int rc = gnutls_load_file(path, &text);
-    if (rc < 0)
-        return sl_why_set(why, SL_ECONFIG, "tls_cert_file %.200s cannot be read: %s", path,
-                          gnutls_strerror(rc));
+    enum sl_err err = read_pem("tls_cert_file", path, &text, why);
+    if (err)
+        return err;
     unsigned n = MAX_CHAIN;
-    rc = gnutls_pcert_list_import_x509_raw(p->chain, &n, &text, GNUTLS_X509_FMT_PEM, 0);
-    gnutls_free(text.data);
+    int rc = gnutls_pcert_list_import_x509_raw(p->chain, &n, &text, GNUTLS_X509_FMT_PEM, 0);
+    sl_free(text.data);
     if (rc < 0 || n == 0)
         return sl_why_set(why, SL_ECONFIG, "tls_cert_file %.200s is no certificate in PEM: %s", path,
                           gnutls_strerror(rc));
@@ -56,15 +67,14 @@ static enum sl_err read_key(const char *path, struct pair *p, struct sl_why *why
         return sl_why_set(why, SL_ECONFIG,
                           "tls_key_file %.200s has mode %03o, so everyone can read it; chmod 640 it", path,
                           (unsigned)(st.st_mode & 0777));
-    int rc = gnutls_load_file(path, &text);
-    if (rc < 0)
-        return sl_why_set(why, SL_ECONFIG, "tls_key_file %.200s cannot be read: %s", path,
-                          gnutls_strerror(rc));
-    rc = gnutls_privkey_init(&p->key);
+    enum sl_err err = read_pem("tls_key_file", path, &text, why);
+    if (err)
+        return err;
+    int rc = gnutls_privkey_init(&p->key);
     if (rc >= 0)
         rc = gnutls_privkey_import_x509_raw(p->key, &text, GNUTLS_X509_FMT_PEM, NULL, 0);
     explicit_bzero(text.data, text.size);
-    gnutls_free(text.data);
+    sl_free(text.data);
     return rc < 0 ? sl_why_set(why, SL_ECONFIG, "tls_key_file %.200s is no private key in PEM: %s", path,
                                gnutls_strerror(rc))
                   : SL_OK;

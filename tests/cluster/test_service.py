@@ -118,6 +118,29 @@ class Service(unittest.TestCase):
         fed = self.manager.count("WATCHDOG=1")
         wait_for("two more looks", lambda: complaints() >= 3)
         self.assertEqual(self.manager.count("WATCHDOG=1"), fed)
+        # the stop says what it waits for, and a second signal is enough for it
+        node.kill(signal.SIGTERM)
+        wait_for("the stop", lambda: "STOPPING=1" in self.manager.heard)
+        node.kill(signal.SIGTERM)
+        self.assertEqual(node.wait(), 1)
+        self.assertIn("the step in flight did not end, its device hangs; the node ends without it", node.log())
+        self.assertNotIn("s more for it", node.log())
+
+    def test_a_stop_of_a_node_that_hangs_says_what_it_waits_for(self):
+        self.start_router(self.write("router.conf", self.router_text()))
+        node = self.start("sluice-decode", self.write("node.conf", self.node_text(fault_wedge_step=1, drain_ms=1)), self.manager.env())
+        self.manager.wait("READY=1")
+        wait_for("the router to be ready", lambda: self.ask("/health") == 200)
+        body = {"model": "tiny", "prompt": [17, 18, 19], "max_tokens": 4}
+        client = subprocess.Popen(["curl", "-s", "-o", "/dev/null", "-H", "Content-Type: application/json", "-d", json.dumps(body),
+                                   f"http://127.0.0.1:{self.http}/v1/completions"])
+        self.addCleanup(lambda: (client.kill(), client.wait()))
+        wait_for("the node to see that it hangs", lambda: "the step in flight makes no progress" in node.log())
+        node.kill(signal.SIGTERM)
+        wait_for("the sentence", lambda: "s more for it, unless another signal comes" in node.log())
+        node.kill(signal.SIGTERM)
+        self.assertEqual(node.wait(), 1)
+        self.assertIn("the step in flight did not end, its device hangs; the node ends without it", node.log())
 
     def test_the_router_tells_its_state(self):
         router = self.start_router(self.write("router.conf", self.router_text()), self.manager.env())
@@ -158,6 +181,53 @@ class Service(unittest.TestCase):
         wait_for("the reload", lambda: "the reload changed an option key=drain_ms" in node.log())
         wait_for("the warning", lambda: "only a restart changes key=kv_memory" in node.log())
         self.assertEqual(node.stop(), 0)
+
+    def reload_asked_for_while_it_loads(self, which, config):
+        with open(config) as f:
+            model = next(line.split(" = ")[1].strip() for line in f if line.startswith("model = "))
+        d = self.start(which, config, self.manager.env())
+
+        def loads():
+            with open(f"/proc/{d.process.pid}/maps") as f:
+                return model in f.read() or not d.check_alive()
+
+        wait_for("the model to be read, or the end of that", lambda: loads() or "READY=1" in self.manager.heard)
+        d.kill(signal.SIGHUP)
+        self.manager.wait("READY=1")
+        self.manager.wait("RELOADING=1")
+        self.assertEqual(d.stop(), 0)
+
+    def test_a_reload_asked_for_while_it_loads_comes_after_that(self):
+        self.reload_asked_for_while_it_loads("sluice-router", self.write("router.conf", self.router_text()))
+        self.manager.heard.clear()
+        self.start_router(self.path("router.conf"))
+        self.reload_asked_for_while_it_loads("sluice-decode", self.write("node.conf", self.node_text()))
+
+    def test_files_that_never_end_or_never_begin_hold_no_reload_up(self):
+        keys = self.write("keys", "alice:sk-old\n")
+        config = self.write("router.conf", self.router_text(api_key_file=keys))
+        router = self.start_router(config, self.manager.env())
+        node = self.start("sluice-decode", self.write("node.conf", self.node_text()), self.manager.env())
+        wait_for("the node to be ready", lambda: self.manager.heard.count("READY=1") >= 2)
+        refusals = lambda d: d.log().count("the reload changed nothing: ")
+        for daemon, path in ((router, keys), (router, config), (node, self.path("node.conf"))):
+            with open(path) as f:
+                text = f.read()
+            for bad in (lambda: os.mkfifo(path), lambda: os.mkdir(path), lambda: os.symlink("/dev/zero", path), lambda: self.huge(path), lambda: None):
+                os.unlink(path)
+                bad()
+                before = refusals(daemon)
+                daemon.kill(signal.SIGHUP)
+                wait_for("the refusal", lambda: refusals(daemon) > before)
+                if os.path.isdir(path):
+                    os.rmdir(path)
+                self.write(path, text) if not os.path.lexists(path) else os.replace(self.write("new", text), path)
+        self.assertEqual(self.ask("/v1/models", "sk-old"), 200)
+        self.assertEqual((node.stop(), router.stop()), (0, 0))
+
+    def huge(self, path):
+        with open(path, "w") as f:
+            f.truncate(1 << 40)
 
     def test_keys_come_as_a_credential(self):
         os.mkdir(self.path("credentials"))

@@ -62,6 +62,10 @@ static void file_that_is_not_fit_is_refused_in_words(void **state)
     assert_int_equal(sl_secret_load(path, &s, &why), SL_ECONFIG);
     assert_non_null(strstr(why.text, "cannot be read: No such file"));
     assert_int_equal(sl_secret_load("/tmp", &s, &why), SL_ECONFIG);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(sl_secret_load(path, &s, &why), SL_ECONFIG); /* nobody writes to it */
+    assert_non_null(strstr(why.text, "is not a file"));
+    unlink(path);
 }
 
 static void credential_is_found_and_its_mode_is_systemds(void **state)

@@ -67,11 +67,22 @@ static void signal_after_the_start_waits_for_whoever_serves(void **state)
     assert_int_equal(sigismember(&pending, SIGTERM), 1);
 }
 
+static void reload_asked_for_while_loading_waits(void **state)
+{
+    (void)state;
+    sigset_t pending;
+    sl_start_signals_keep_reload();
+    kill(getpid(), SIGHUP);
+    sigpending(&pending);
+    assert_int_equal(sigismember(&pending, SIGHUP), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signal_while_starting_ends_the_process),
         cmocka_unit_test(signal_after_the_start_waits_for_whoever_serves),
+        cmocka_unit_test(reload_asked_for_while_loading_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
