@@ -15,9 +15,9 @@
 
 static void name_of(const struct sl_cost_key *k, char out[NAME_BYTES])
 {
-    snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64 "-%s-t%u-tp%u-kv%d-r%u-v%d.cost", k->model.hi,
-             k->model.lo, k->backend, k->n_threads, k->tensor_parallel, (int)k->kv_dtype, k->max_rows,
-             RECORD_VERSION);
+    snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64 "-%s%s-t%u-tp%u-kv%d-r%u-v%d.cost", k->model.hi,
+             k->model.lo, k->backend, k->no_graphs ? "-ops" : "", k->n_threads, k->tensor_parallel,
+             (int)k->kv_dtype, k->max_rows, RECORD_VERSION);
 }
 
 bool sl_cost_cache_get(const char *dir, const struct sl_cost_key *key, struct sl_cost_model *out)

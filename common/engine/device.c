@@ -98,7 +98,8 @@ static void profile(struct sl_device *d)
                                        .n_threads = d->conf->n_threads,
                                        .tensor_parallel = d->n_ranks,
                                        .max_rows = d->max_rows,
-                                       .kv_dtype = d->conf->kv_dtype};
+                                       .kv_dtype = d->conf->kv_dtype,
+                                       .no_graphs = d->conf->no_graphs};
     struct sl_profile_target t = {
         .model = d->model,
         .kv = d->kv,

@@ -131,6 +131,7 @@ struct sl_cost_key {
     const char *backend;
     uint32_t n_threads, tensor_parallel, max_rows;
     enum sl_dtype kv_dtype;
+    bool no_graphs;
 };
 /* False when there is none, or it is not whole. */
 bool sl_cost_cache_get(const char *dir, const struct sl_cost_key *key, struct sl_cost_model *out);

@@ -84,6 +84,9 @@ static void get_of_another_machine_or_a_broken_record_is_none(void **state)
     other = key;
     other.backend = "avx512";
     assert_false(sl_cost_cache_get(dir, &other, &got));
+    other = key;
+    other.no_graphs = true;
+    assert_false(sl_cost_cache_get(dir, &other, &got));
     assert_false(sl_cost_cache_get(NULL, &key, &got));
 }
 
