@@ -32,6 +32,9 @@ LIMIT_MS = str(int(LIMIT_S * 1000))
 PATIENT_ROUTER = ["--node-dead-ms", LIMIT_MS, "--node-stall-ms", LIMIT_MS, "--command-timeout-ms", "60000", "--drain-timeout-s", str(int(LIMIT_S))]
 PATIENT_NODE = ["--peer-dead-ms", LIMIT_MS, "--peer-wait-ms", LIMIT_MS, "--stall-ms", LIMIT_MS, "--drain-ms", LIMIT_MS]
 
+# Whoever uses this is ended by it as by ^C: with the default, its daemons would stay.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+
 
 @functools.cache
 def shared_folder():
