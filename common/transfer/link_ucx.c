@@ -1,6 +1,6 @@
 /* common/transfer/link_ucx.c - the UCX transport: one worker, active messages, endpoints in peer-error mode.
  *
- * What UCX does on these systems, and what follows (docs/architecture.md, "Page transfer"):
+ * What UCX does on these systems, and what follows:
  *  - force-closing the endpoint is the only cancel: disconnect() does that, and on_closed is told from here;
  *  - a normal close looks like a failure to the other side: the layer above says BYE first;
  *  - the error callback runs inside progress and may not close the endpoint there: reap() does it after;
