@@ -22,14 +22,15 @@ void sl_byte_chars_init(struct sl_byte_chars *a)
 
 bool sl_byte_chars_decode(const struct sl_byte_chars *a, const char *s, size_t n, char *out, size_t *n_out)
 {
-    *n_out = 0;
+    size_t n_bytes = 0;
     for (size_t i = 0; i < n;) {
         uint32_t cp = 0;
         size_t used = 0;
         if (sl_utf8_next(s + i, n - i, &cp, &used) != SL_UTF8_VALID || cp >= SL_BYTE_CHARS || !a->known[cp])
             return false;
-        out[(*n_out)++] = (char)a->byte_of[cp];
+        out[n_bytes++] = (char)a->byte_of[cp];
         i += used;
     }
+    *n_out = n_bytes;
     return true;
 }

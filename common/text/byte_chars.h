@@ -20,7 +20,7 @@ struct sl_byte_chars {
 
 void sl_byte_chars_init(struct sl_byte_chars *a);
 
-/* Writes the bytes that s[0..n) stands for, never more than n; false when it is not in the alphabet. */
+/* Writes the bytes that s[0..n) stands for, never more than n; false when it is not in the alphabet, and n_out stays. */
 bool sl_byte_chars_decode(const struct sl_byte_chars *a, const char *s, size_t n, char *out, size_t *n_out);
 
 #endif

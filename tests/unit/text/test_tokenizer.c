@@ -426,6 +426,19 @@ static void tokens_take_in_the_white_space_beside_them(void **state)
     sl_tokenizer_close(letters);
 }
 
+static void token_beyond_the_byte_alphabet_is_its_text(void **state)
+{
+    static const char *const tokens[] = {"a", "b", "ab", "ab c"}; /* a space is written otherwise there */
+    static const uint8_t types[] = {SL_TOKEN_NORMAL, SL_TOKEN_NORMAL, SL_TOKEN_NORMAL, SL_TOKEN_NORMAL};
+    size_t n = 0;
+    (void)state;
+    struct sl_tokenizer *letters = open_letters("gpt2", tokens, types, NULL, 4);
+    const char *piece = sl_tokenizer_piece(letters, 3, false, &n);
+    assert_int_equal(n, 4);
+    assert_memory_equal(piece, "ab c", 4);
+    sl_tokenizer_close(letters);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -444,6 +457,7 @@ int main(void)
         cmocka_unit_test(words_of_a_long_text_are_those_of_short_ones),
         cmocka_unit_test(text_never_merges_into_a_control_token),
         cmocka_unit_test(tokens_take_in_the_white_space_beside_them),
+        cmocka_unit_test(token_beyond_the_byte_alphabet_is_its_text),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }
