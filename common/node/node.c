@@ -24,10 +24,9 @@
 #include "common/transfer/nccl_group.h"
 #include "kernels/backend.h"
 
-#define COMMANDS_AT_ONCE  64u
-#define MAX_COMMANDS      1024u
-#define MAX_XFER_EVENTS   65536u
-#define STEPS_PER_ROUND   16 /* that ended before they were looked at */
+#define COMMANDS_AT_ONCE  64u    /* taken and not answered yet: a router has 8 under way (node_link.c) */
+#define MAX_XFER_EVENTS   65536u /* what does not fit waits in the transfer's backlog */
+#define STEPS_PER_ROUND   16     /* that ended before they were looked at */
 #define EVENTS_PER_POLL   64u
 #define LOOK_MS           500 /* between two looks at what stands still; a transfer that goes on shows within one */
 #define MAX_RESYNC_TOKENS 32768u
@@ -454,7 +453,7 @@ enum sl_err sl_node_open(const struct sl_node_conf *conf, const struct sl_duty_o
     n->duties = duties;
     while (!n->boot_id)
         n->boot_id = sl_random_u64();
-    n->commands = sl_queue_new(MAX_COMMANDS);
+    n->commands = sl_queue_new(COMMANDS_AT_ONCE);
     n->answers = sl_queue_new(4 * conf->routers.n + 16);
     n->xfer_events = sl_queue_new(MAX_XFER_EVENTS);
     enum sl_err err = sl_loop_open(&n->loop);

@@ -15,11 +15,11 @@
 #include "common/base/mem.h"
 #include "common/node/node_stats.h"
 
-#define DEFAULT_HEARTBEAT_MS 1000u
-#define DEFAULT_DEAD_MS      3000u
-#define REFUSED_RETRY_MS     5000u
-#define MAX_EVENTS_WAITING   1024u
-#define MESSAGE_ARENA_BYTES  ((size_t)64 << 20)
+#define DEFAULT_HEARTBEAT_MS 1000u /* until the router says how often.. */
+#define DEFAULT_DEAD_MS      3000u /* ..and how long it may be silent */
+#define REFUSED_RETRY_MS     5000u /* a person has to change something first */
+#define MAX_EVENTS_WAITING   1024u /* batches; more are lost, and asked for again because of the gap */
+#define MESSAGE_ARENA_BYTES  ((size_t)64 << 20) /* of one message, far more than any has */
 
 enum call_kind { CALL_REGISTER = 1, CALL_HEARTBEAT = 2 };
 

@@ -8,8 +8,8 @@
 #include "common/base/memory_info.h"
 #include "common/node/node_leg.h"
 
-#define MAX_LINKS         64u
-#define MAX_PREFIX_HASHES 1024u
+#define MAX_LINKS         64u   /* as many as a router keeps (node_table.h) */
+#define MAX_PREFIX_HASHES 1024u /* the newest pages, 8 KiB of each heartbeat */
 
 void sl_node_load(struct sl_node *n, Sluice__NodeLoad *out)
 {

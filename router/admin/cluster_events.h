@@ -25,8 +25,9 @@ struct sl_cluster_events; /* opaque */
 struct sl_cluster_events *sl_cluster_events_new(void);
 void sl_cluster_events_free(struct sl_cluster_events *e);
 
-/* level and kind are static. What was said among the last SL_CLUSTER_EVENTS_SAME is not said again: that one's
- * at_ms is renewed. */
+/* level and kind are static. A text with "refused" in it that was said of the same subject among the last
+ * SL_CLUSTER_EVENTS_SAME is not said again: that one's at_ms is renewed. Who is refused comes again every few
+ * seconds. */
 void sl_cluster_event(struct sl_cluster_events *e, const char *level, const char *kind, const char *subject,
                       const char *fmt, ...) SL_PRINTF(5, 6);
 /* Newest first: 0 is the last. NULL past the end. */

@@ -18,13 +18,13 @@
 #include "common/base/log.h"
 #include "common/base/rand.h"
 
-#define INBOX_MAX       4096
-#define REQUESTS_MAX    1024
-#define EVENTS_MAX      8192
-#define ANSWERS_MAX     65536
-#define SERVER_CONTEXTS 32
-#define PER_ROUND       128  /* messages of one queue between looks at the others */
-#define ROUND_TOKENS    1024 /* or so many tokens, a few us each: what a new request waits for */
+#define SERVER_CONTEXTS 32   /* registrations, heartbeats or admin calls that are not answered yet */
+#define INBOX_MAX       4096 /* from API threads; more are told to come again */
+#define REQUESTS_MAX    (2 * SERVER_CONTEXTS) /* of two servers: never full */
+#define EVENTS_MAX      8192  /* batches; then nodes wait, and what they lose is asked for again */
+#define ANSWERS_MAX     65536 /* what does not fit waits at its socket */
+#define PER_ROUND       128   /* messages of one queue between looks at the others */
+#define ROUND_TOKENS    1024  /* or so many tokens, a few us each: what a new request waits for */
 #define TICK_MIN_MS     20
 #define STATS_MS        5000  /* nodes are asked for their counters this often */
 #define WATCH_MS        10000 /* nodes are asked for their steps for so long after the last look */

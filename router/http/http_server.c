@@ -44,9 +44,9 @@
 #define SEND_BUFFER_BYTES (128 << 10)
 #define SCAN_EVERY_MS     1000u
 #define TLS_VERSIONS      "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
-#define IDLE_POLL_MS      5u
+#define IDLE_POLL_MS      5u  /* between looks whether the last answers are out, at the stop */
 #define READY_PER_ROUND   64u /* calls, some 10 us each: what a new client waits for at most */
-#define ACCEPTS_PER_ROUND 64u
+#define ACCEPTS_PER_ROUND 64u /* so that those who are here already are served between them */
 #define RUNS_IN_VAIN      4u  /* in a row, at once: reading a head takes some without a callback */
 #define VAIN_WAIT_MS      20u /* after that; what comes from a socket is seen at once all the same */
 /* So long a connection keeps its place when there are too many: a client that comes has sent its request by then, and
