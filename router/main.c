@@ -163,7 +163,8 @@ static const struct sl_conf_opt table[] = {
      "bytes that all clients together may leave unread; then whoever has more than an even share of it is "
      "cut",
      65536, 0x1p40, NULL},
-    {"api_threads", SL_CONF_U32, AT(api_threads), "1", "threads for JSON, templates and tokens", 1, 64, NULL},
+    {"api_threads", SL_CONF_U32, AT(api_threads), "1",
+     "threads for JSON, templates and tokens; one more serves small bodies alone", 1, 64, NULL},
     {"receive_timeout_s", SL_CONF_U32, AT(receive_timeout_s), "30", "seconds for a request to arrive whole",
      1, 3600, NULL},
     {"idle_timeout_s", SL_CONF_U32, AT(idle_timeout_s), "75", "seconds an idle connection is kept", 1, 3600,

@@ -1,8 +1,8 @@
 /* router/api/json_field.c - the messages name the field, what was found and what was expected.
  *
  * jansson is strict where it counts (UTF-8, 64-bit integers, no NUL, no trailing text); its recursion is
- * bounded, but at 2048 levels, and our own walks over the value should not go that deep, so the depth is
- * counted over the bytes first. */
+ * bounded, but at 2048 levels, and our own walks over the value should not go that deep; and a list of empty objects
+ * takes seventy times its bytes. So depth and memory are counted over the bytes first. */
 #include "router/api/json_field.h"
 
 #include <math.h>
@@ -11,6 +11,11 @@
 #include <string.h>
 
 #define MAX_EXACT 9007199254740992.0 /* 2^53: below, a double is the integer that was written */
+
+/* What jansson 2.14 takes from malloc, about: a list or object with its first table, a member's name, a value. */
+#define CONTAINER_BYTES 200u
+#define NAME_BYTES      80u
+#define VALUE_BYTES     48u
 
 bool sl_fault_set(struct sl_fault *f, enum sl_err err, const char *param, const char *fmt, ...)
 {
@@ -145,9 +150,10 @@ const json_t *sl_field_object(const struct sl_fields *f, const char *name)
     return j;
 }
 
-static bool too_deep(const char *p, size_t n)
+static bool too_deep_or_large(const char *p, size_t n, struct sl_fault *fault)
 {
     unsigned depth = 0;
+    size_t memory = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         if (in_string) {
@@ -158,23 +164,30 @@ static bool too_deep(const char *p, size_t n)
         } else if (p[i] == '"') {
             in_string = true;
         } else if (p[i] == '{' || p[i] == '[') {
+            memory += CONTAINER_BYTES;
             if (++depth > SL_JSON_MAX_DEPTH)
-                return true;
+                return !sl_fault_set(fault, SL_EPARSE, NULL,
+                                     "The body has more than %d lists and objects inside each other.",
+                                     SL_JSON_MAX_DEPTH);
+        } else if (p[i] == ':' || p[i] == ',') {
+            memory += p[i] == ':' ? NAME_BYTES : VALUE_BYTES;
         } else if ((p[i] == '}' || p[i] == ']') && depth) {
             depth--;
         }
     }
-    return false;
+    return memory > SL_JSON_MAX_MEMORY &&
+           !sl_fault_set(
+               fault, SL_ETOOBIG, NULL,
+               "The body has so many lists, objects and values that they would take more than %zu MiB of "
+               "memory.",
+               SL_JSON_MAX_MEMORY >> 20);
 }
 
 json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault)
 {
     json_error_t at;
-    if (too_deep(bytes, n)) {
-        sl_fault_set(fault, SL_EPARSE, NULL, "The body has more than %d lists and objects inside each other.",
-                     SL_JSON_MAX_DEPTH);
+    if (too_deep_or_large(bytes, n, fault))
         return NULL;
-    }
     json_t *j = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &at);
     if (!j) {
         bool nul = strstr(at.text, "JSON_ALLOW_NUL");

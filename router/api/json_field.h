@@ -39,8 +39,10 @@ const json_t *sl_field_object(const struct sl_fields *f, const char *name);
 const char *sl_json_kind(const json_t *j);
 
 #define SL_JSON_MAX_DEPTH 64 /* lists and objects inside each other in a body */
-/* Parses a body: strict JSON, no key twice, bounded depth, must be an object. NULL with the fault set. Owned
- * by the caller. */
+#define SL_JSON_MAX_MEMORY                                                                                   \
+    ((size_t)96 << 20) /* of a body's values, beside its strings: two million token ids */
+/* Parses a body: strict JSON, no key twice, bounded depth and memory, must be an object. NULL with the fault set.
+ * Owned by the caller. */
 json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault);
 
 #endif

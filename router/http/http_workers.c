@@ -9,33 +9,44 @@
 #include "common/base/mem.h"
 #include "common/base/queue.h"
 #include "common/base/thread.h"
+#include "router/http/http_call.h"
 
-#define WAIT_MS 1000 /* a missed wake-up costs this much at shutdown */
+#define WAIT_MS     1000               /* a missed wake-up costs this much at shutdown */
+#define LARGE_BYTES ((size_t)64 << 10) /* a body that may take longer than some 10 ms */
 
 struct worker {
     struct sl_http_workers *all;
     struct sl_queue *queue;
     struct sl_thread thread;
+    _Atomic uint32_t n_large; /* given to it and not done */
 };
 
 struct sl_http_workers {
     void (*run)(struct sl_http_call *c);
     _Atomic bool stop;
     uint32_t n;
-    struct worker *workers;
+    struct worker *workers; /* the first takes no large bodies */
 };
+
+static bool is_large(const struct sl_http_call *c)
+{
+    return c->body.len > LARGE_BYTES;
+}
 
 static void worker_main(void *arg)
 {
     struct worker *w = arg;
     for (;;) {
         struct sl_http_call *c = sl_queue_pop(w->queue);
-        if (c)
+        if (c) {
+            bool large = is_large(c);
             w->all->run(c);
-        else if (atomic_load(&w->all->stop))
+            atomic_fetch_sub(&w->n_large, large);
+        } else if (atomic_load(&w->all->stop)) {
             return;
-        else
+        } else {
             sl_queue_wait(w->queue, WAIT_MS);
+        }
     }
 }
 
@@ -44,6 +55,7 @@ enum sl_err sl_http_workers_open(uint32_t n, uint32_t max_waiting, void (*run)(s
 {
     struct sl_http_workers *w = sl_xcalloc(1, sizeof *w);
     w->run = run;
+    n++;
     w->n = n;
     w->workers = sl_xcalloc(n, sizeof *w->workers);
     for (uint32_t i = 0; i < n; i++) {
@@ -79,9 +91,16 @@ void sl_http_workers_close(struct sl_http_workers *w)
 
 enum sl_err sl_http_workers_give(struct sl_http_workers *w, struct sl_http_call *c)
 {
-    struct worker *best = &w->workers[0];
-    for (uint32_t i = 1; i < w->n && sl_queue_len(best->queue) > 0; i++)
-        if (sl_queue_len(w->workers[i].queue) < sl_queue_len(best->queue))
-            best = &w->workers[i];
-    return sl_queue_push(best->queue, c);
+    bool large = is_large(c);
+    struct worker *best = &w->workers[large];
+    for (uint32_t i = 1; i < w->n && sl_queue_len(best->queue) > 0; i++) {
+        struct worker *k = &w->workers[i];
+        if ((large || atomic_load(&k->n_large) == 0) && sl_queue_len(k->queue) < sl_queue_len(best->queue))
+            best = k;
+    }
+    atomic_fetch_add(&best->n_large, large);
+    enum sl_err err = sl_queue_push(best->queue, c);
+    if (err)
+        atomic_fetch_sub(&best->n_large, large);
+    return err;
 }

@@ -440,6 +440,34 @@ static void nesting_past_the_limit_is_refused(void **state)
     }
 }
 
+static void body_that_would_take_too_much_memory_is_refused(void **state)
+{
+    static const struct {
+        const char *item;
+        size_t n;
+        bool refused;
+    } cases[] = {{"1", 1000000, false},
+                 {"1", 3000000, true},
+                 {"{}", 300000, false},
+                 {"{}", 3000000, true},
+                 {"\"\"", 3000000, true}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct sl_fault fault = {0};
+        struct sl_buf body;
+        sl_buf_init(&body, 1 << 24);
+        sl_buf_append(&body, "{\"a\":[", 6);
+        for (size_t k = 0; k < cases[i].n; k++)
+            sl_buf_printf(&body, "%s%s", k ? "," : "", cases[i].item);
+        sl_buf_append(&body, "]}", 2);
+        json_t *j = sl_json_body(body.data, body.len, &fault);
+        assert_int_equal(fault.err, cases[i].refused ? SL_ETOOBIG : SL_OK);
+        assert_int_equal(j == NULL, cases[i].refused);
+        json_decref(j);
+        sl_buf_fini(&body);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +485,7 @@ int main(void)
         cmocka_unit_test(echo_alone_may_ask_for_no_token),
         cmocka_unit_test(unknown_and_harmless_members_pass),
         cmocka_unit_test(nesting_past_the_limit_is_refused),
+        cmocka_unit_test(body_that_would_take_too_much_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

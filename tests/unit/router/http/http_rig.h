@@ -37,8 +37,8 @@ void http_rig_close(struct http_rig *rig);
 /* The metrics have this line, with its line end. */
 bool http_rig_told(struct http_rig *rig, const char *line);
 void http_rig_wait_told(struct http_rig *rig, const char *line);
-/* Until a thread is in /hold or /hold-here. */
-void http_rig_wait_holding(struct http_rig *rig);
+/* Until so many threads are, or were, in /hold or /hold-here. */
+void http_rig_wait_holding(struct http_rig *rig, int n);
 /* A connection whose answer has begun and ends when the connection does. */
 void http_rig_hold_place(struct http_rig *rig, struct http_client *c);
 char http_rig_bulk_byte(size_t i); /* of /bulk */

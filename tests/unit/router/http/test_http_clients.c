@@ -122,7 +122,7 @@ static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
     assert_int_equal(atomic_load(&rig.complete), 0);
     http_connect(&c, rig.port); /* the same while a worker is at it: dealt with when the worker is done */
     http_request(&c, "GET", "/hold", "", NULL);
-    http_rig_wait_holding(&rig);
+    http_rig_wait_holding(&rig, 1);
     http_close(&c);
     sem_post(&rig.hold);
     assert_true(sl_http_server_wait_idle(rig.server, 60000));

@@ -171,18 +171,18 @@ static void request_that_never_ends_is_408(void **state)
 static void full_worker_queue_is_429(void **state)
 {
     struct http_rig rig;
-    struct http_client held[3];
+    struct http_client held[4];
     struct http_reply r;
     int refused = 0;
     (void)state;
     http_rig_open(&rig, &(struct sl_http_conf){.max_waiting = 1});
-    for (int i = 0; i < 3; i++) { /* one in the worker, two wait */
+    for (int i = 0; i < 4; i++) { /* two in workers, two wait */
         http_connect(&held[i], rig.port);
         http_request(&held[i], "GET", "/hold", "", NULL);
-        if (i == 0)
-            http_rig_wait_holding(&rig);
+        if (i % 2 == 0)
+            http_rig_wait_holding(&rig, 1 + i / 2);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         http_once(rig.port, "GET", "/here", "", NULL,
                   &r); /* the http thread has taken what was sent before */
         http_reply_fini(&r);
@@ -195,15 +195,49 @@ static void full_worker_queue_is_429(void **state)
     http_reply_fini(&r);
     http_close(&late);
     assert_int_equal(refused, 1);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         sem_post(&rig.hold);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         http_read(&held[i], &r);
         assert_int_equal(r.status, 200);
         http_reply_fini(&r);
         http_close(&held[i]);
     }
     http_rig_close(&rig);
+}
+
+static void large_body_holds_up_no_small_one(void **state)
+{
+    enum { N_LARGE = 3 };
+    struct http_client held[N_LARGE];
+    struct http_reply r;
+    struct http_rig rig;
+    char *large = sl_xalloc(80001);
+    (void)state;
+    memset(large, 'x', 80000);
+    large[80000] = '\0';
+    http_rig_open(&rig, &(struct sl_http_conf){0});
+    for (int i = 0; i < N_LARGE; i++) {
+        http_connect(&held[i], rig.port);
+        http_request(&held[i], "POST", "/hold", "", large);
+    }
+    http_rig_wait_holding(&rig, 1);
+    for (int i = 0; i < 20; i++) {
+        http_once(rig.port, "POST", "/worker", "", "small", &r);
+        assert_string_equal(r.body, "POST:small");
+        http_reply_fini(&r);
+    }
+    assert_int_equal(atomic_load(&rig.holding), 1); /* the others wait behind it */
+    for (int i = 0; i < N_LARGE; i++)
+        sem_post(&rig.hold);
+    for (int i = 0; i < N_LARGE; i++) {
+        http_read(&held[i], &r);
+        assert_int_equal(r.status, 200);
+        http_reply_fini(&r);
+        http_close(&held[i]);
+    }
+    http_rig_close(&rig);
+    sl_free(large);
 }
 
 static void stream_keeps_order_and_the_connection(void **state)
@@ -414,7 +448,7 @@ static void client_does_not_wait_for_a_frame_of_every_stream(void **state)
     for (uint64_t end = sl_now_ms() + LONG_MS; atomic_load(&rig.n_many) < N_MANY; sched_yield())
         assert_true(sl_now_ms() < end);
     http_request(&busy, "GET", "/hold-here", "", NULL);
-    http_rig_wait_holding(&rig);
+    http_rig_wait_holding(&rig, 1);
     http_request(&other, "GET", "/count", "", NULL);
     atomic_store(&rig.all_at_once, true);
     for (size_t i = 0; i < N_MANY; i++)
@@ -467,6 +501,7 @@ int main(void)
         cmocka_unit_test(malformed_requests_do_not_hurt),
         cmocka_unit_test(request_that_never_ends_is_408),
         cmocka_unit_test(full_worker_queue_is_429),
+        cmocka_unit_test(large_body_holds_up_no_small_one),
         cmocka_unit_test(stream_keeps_order_and_the_connection),
         cmocka_unit_test(stream_to_a_client_without_chunks_ends_with_the_connection),
         cmocka_unit_test(slow_reader_gets_every_byte),
