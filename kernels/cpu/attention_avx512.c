@@ -1,6 +1,10 @@
 /* kernels/cpu/attention_avx512.c - an attention tile with AVX-512: queries, blocks, segments and their
  * merging. A block is computed by attention_many_avx512.c, or for few rows by attention_few_avx512.c;
- * arithmetic: cpu_attention.c, the bits of attention_portable.c. */
+ * arithmetic: cpu_attention.c, the bits of attention_portable.c.
+ *
+ * Few rows wait for memory. In a page the strips of a layer's KV heads lie side by side, K of all and then V of
+ * all, and a strip is short (4 KiB in a page of 32 tokens): head by head, the hardware's prefetching starts anew
+ * at each. So the KV heads of such a tile walk together, a block at a time: K of all of them, then V of all. */
 #include "kernels/cpu/attention_avx512.h"
 
 #include <float.h>
@@ -10,6 +14,15 @@
 /* Before the first score of a segment. Not -inf, whose difference to the -inf of what a row does not see is
  * NaN. */
 #define NO_SCORE (-FLT_MAX)
+
+#define TOGETHER 8u /* most KV heads: their blocks and the next ones are to fit L2 beside all else */
+
+/* One KV head of a tile, and its part of the thread's scratch. */
+struct head {
+    struct sl_attn_tile t;
+    struct sl_attn_scratch s;
+    struct sl_avx512_block blocks[2];
+};
 
 static int is_pairs(const struct sl_attn_tile *t)
 {
@@ -252,37 +265,47 @@ static void look(const struct sl_attn_tile *t, uint32_t pos, struct sl_avx512_se
 }
 
 /* The block to ask for while the one at pos is computed: the one behind it or, at the end, the first of the
- * next KV head, which the same thread takes next when there is much to do; or one with nothing to ask for. */
-static void find_next(const struct sl_attn_tile *t, uint32_t pos, uint32_t stop, struct sl_avx512_block *b)
+ * next KV head, which the same thread takes next when it walks alone and there is much to do; or one with nothing
+ * to ask for. */
+static void find_next(const struct sl_attn_tile *t, int alone, uint32_t pos, uint32_t stop,
+                      struct sl_avx512_block *b)
 {
     struct sl_attn_tile other = *t;
     if (pos + BLK < stop) {
         find_block(t, pos + BLK, stop, b);
         return;
     }
-    other.kv_head = t->kv_head + 1 < t->kv->g.n_kv_heads ? t->kv_head + 1 : t->kv_head;
+    other.kv_head = alone && t->kv_head + 1 < t->kv->g.n_kv_heads ? t->kv_head + 1 : t->kv_head;
     find_block(&other, first_block(t), stop, b);
     if (other.kv_head == t->kv_head)
         b->row_bytes = 0;
 }
 
-/* The blocks of [pos, end). Positions below stop are seen by the tile: those behind end in its next segment.
- */
-static void attend_blocks(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t pos,
-                          uint32_t end, uint32_t stop)
+/* The blocks of [pos, end) of n heads. Positions below stop are seen by the tile: those behind end in its next
+ * segment. */
+static void attend_blocks(struct head *heads, uint32_t n, uint32_t pos, uint32_t end, uint32_t stop)
 {
+    const struct sl_attn_tile *t = &heads->t;
     uint32_t n_rows = t->j1 - t->j0, hd = t->shape->head_dim;
-    struct sl_avx512_block blocks[2];
     struct sl_avx512_seen seen;
-    find_block(t, pos, stop, &blocks[0]);
+    for (uint32_t h = 0; h < n; h++)
+        find_block(&heads[h].t, pos, stop, &heads[h].blocks[0]);
     for (uint32_t i = 0; pos < end; pos += BLK, i ^= 1) {
-        find_next(t, pos, stop, &blocks[i ^ 1]);
-        load_block(t, s, pos, &blocks[i]);
+        for (uint32_t h = 0; h < n; h++) {
+            find_next(&heads[h].t, n == 1, pos, stop, &heads[h].blocks[i ^ 1]);
+            load_block(&heads[h].t, &heads[h].s, pos, &heads[h].blocks[i]);
+        }
         look(t, pos, &seen);
-        if (is_few(t))
-            sl_avx512_attn_few(s, n_rows, hd, &seen, &blocks[i], &blocks[i ^ 1]);
-        else
-            sl_avx512_attn_many(s, n_rows, hd, &seen, &blocks[i], &blocks[i ^ 1]);
+        if (!is_few(t)) {
+            sl_avx512_attn_many(&heads->s, n_rows, hd, &seen, &heads->blocks[i], &heads->blocks[i ^ 1]);
+            continue;
+        }
+        for (uint32_t h = 0; h < n; h++)
+            sl_avx512_attn_few_weights(&heads[h].s, n_rows, hd, &seen, &heads[h].blocks[i],
+                                       &heads[h].blocks[i ^ 1]);
+        for (uint32_t h = 0; h < n; h++)
+            sl_avx512_attn_few_values(&heads[h].s, n_rows, hd, &seen, &heads[h].blocks[i],
+                                      &heads[h].blocks[i ^ 1]);
     }
 }
 
@@ -332,17 +355,15 @@ static void start_segment(const struct sl_attn_tile *t, const struct sl_attn_scr
         memset(s->acc, 0, (size_t)n_rows * width * sizeof *s->acc);
     else
         memset(s->acc_t, 0, (size_t)width * SL_ATTN_QROWS * sizeof *s->acc_t);
-    for (uint32_t r = 0; r < whole_vectors(n_rows); r++) {
+    for (uint32_t r = 0; r < (is_few(t) ? n_rows : whole_vectors(n_rows)); r++) {
         s->m[r] = NO_SCORE;
         s->l[r] = 0.0f;
     }
 }
 
-void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+static void start_head(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim, width = sl_attn_width(hd), n_rows = t->j1 - t->j0;
-    uint32_t last = row_pos(t, n_rows - 1), first = first_block(t);
-    uint32_t stop = t->seg1 * SL_ATTN_SEG < last + 1 ? t->seg1 * SL_ATTN_SEG : last + 1;
     load_queries(t, s);
     if (!is_few(t))
         transpose(s->q, width, whole_vectors(n_rows),
@@ -352,20 +373,78 @@ void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scra
         s->total_m[r] = -INFINITY;
         s->total_l[r] = 0.0f;
     }
-    for (uint32_t start = t->seg0 * SL_ATTN_SEG; start < stop; start += SL_ATTN_SEG) {
-        start_segment(t, s);
-        attend_blocks(t, s, first > start ? first : start,
-                      stop - start < SL_ATTN_SEG ? stop : start + SL_ATTN_SEG, stop);
-        if (!is_few(t))
-            transpose(s->acc_t, SL_ATTN_QROWS, width, whole_vectors(n_rows), s->acc, width);
-        for (uint32_t r = 0; r < n_rows; r++) /* the others end before this segment or start behind it */
-            if (row_pos(t, r) >= start && row_first(t, r) < start + SL_ATTN_SEG)
-                end_segment(t, s, r);
-    }
+}
+
+static void end_rows(const struct sl_attn_tile *t, const struct sl_attn_scratch *s, uint32_t start)
+{
+    uint32_t width = sl_attn_width(t->shape->head_dim), n_rows = t->j1 - t->j0;
+    if (!is_few(t))
+        transpose(s->acc_t, SL_ATTN_QROWS, width, whole_vectors(n_rows), s->acc, width);
+    for (uint32_t r = 0; r < n_rows; r++) /* the others end before this segment or start behind it */
+        if (row_pos(t, r) >= start && row_first(t, r) < start + SL_ATTN_SEG)
+            end_segment(t, s, r);
+}
+
+static void finish_head(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+{
+    uint32_t hd = t->shape->head_dim, width = sl_attn_width(hd), n_rows = t->j1 - t->j0;
     for (uint32_t r = 0; r < n_rows && !t->partial; r++) {
         uint32_t j = t->j0 + r;
         sl_avx512_attn_finish(s->total + (size_t)r * width, s->total_l[r], hd,
                               t->out + (t->run->first_row + j / t->group) * t->out_stride +
                                   (size_t)(t->kv_head * t->group + j % t->group) * hd);
+    }
+}
+
+static void attend_heads(struct head *heads, uint32_t n)
+{
+    const struct sl_attn_tile *t = &heads->t;
+    uint32_t last = row_pos(t, t->j1 - t->j0 - 1), first = first_block(t);
+    uint32_t stop = t->seg1 * SL_ATTN_SEG < last + 1 ? t->seg1 * SL_ATTN_SEG : last + 1;
+    for (uint32_t h = 0; h < n; h++)
+        start_head(&heads[h].t, &heads[h].s);
+    for (uint32_t start = t->seg0 * SL_ATTN_SEG; start < stop; start += SL_ATTN_SEG) {
+        for (uint32_t h = 0; h < n; h++)
+            start_segment(&heads[h].t, &heads[h].s);
+        attend_blocks(heads, n, first > start ? first : start,
+                      stop - start < SL_ATTN_SEG ? stop : start + SL_ATTN_SEG, stop);
+        for (uint32_t h = 0; h < n; h++)
+            end_rows(&heads[h].t, &heads[h].s, start);
+    }
+    for (uint32_t h = 0; h < n; h++)
+        finish_head(&heads[h].t, &heads[h].s);
+}
+
+/* Scratch of the few, from row r on. */
+static struct sl_attn_scratch scratch_from(const struct sl_attn_scratch *s, uint32_t r, uint32_t head_dim)
+{
+    struct sl_attn_scratch part = *s;
+    size_t width = sl_attn_width(head_dim);
+    part.q += r * width;
+    part.s += r * BLK;
+    part.p += r * BLK;
+    part.acc += r * width;
+    part.total += r * width;
+    part.m += r;
+    part.l += r;
+    part.keep += r;
+    part.total_m += r;
+    part.total_l += r;
+    part.q_scale += r;
+    part.q_start += r;
+    return part;
+}
+
+void sl_avx512_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+{
+    struct head heads[TOGETHER];
+    uint32_t most = is_few(t) && in_place(t) ? TOGETHER : 1;
+    for (uint32_t i = 0; i < t->n_heads; i += most) {
+        uint32_t n = t->n_heads - i < most ? t->n_heads - i : most;
+        for (uint32_t h = 0; h < n; h++) {
+            heads[h].t = sl_attn_tile_of_head(t, i + h);
+            heads[h].s = scratch_from(s, h * (t->j1 - t->j0), t->shape->head_dim);
+        }
+        attend_heads(heads, n);
     }
 }

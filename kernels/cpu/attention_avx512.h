@@ -45,15 +45,21 @@ struct sl_avx512_seen {
     int whole; /* all rows see all 64: then only the first ROWS of the above are set */
 };
 
-/* A block for a tile of n_rows <= ROWS rows; queries in s->q, output in s->acc. next is asked for meanwhile.
- */
-void sl_avx512_attn_few(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                        const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                        const struct sl_avx512_block *next);
+/* A block for a tile of n_rows <= ROWS rows; queries in s->q, output in s->acc: the weights of its positions, from
+ * K, and then what V adds. next is asked for meanwhile. */
+void sl_avx512_attn_few_weights(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                                const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                                const struct sl_avx512_block *next);
+void sl_avx512_attn_few_values(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                               const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                               const struct sl_avx512_block *next);
 /* The same for SL_Q8. */
-void sl_avx512_attn_few_q8(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                           const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                           const struct sl_avx512_block *next);
+void sl_avx512_attn_few_q8_weights(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                                   const struct sl_avx512_block *next);
+void sl_avx512_attn_few_q8_values(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                                  const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                                  const struct sl_avx512_block *next);
 /* A block for a tile of any number of rows; queries in s->q_t, output in s->acc_t. */
 void sl_avx512_attn_many(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
                          const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,

@@ -37,7 +37,7 @@ INLINE void score(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratc
                   const struct sl_avx512_block *b, const struct sl_avx512_block *next)
 {
     uint32_t words = words_of(type != SL_F32, hd), width = sl_attn_width(hd);
-    const uint8_t *k = b->k[i / LANES], *next_k = next->k[i / LANES], *next_v = next->v[i / LANES];
+    const uint8_t *k = b->k[i / LANES], *next_k = next->k[i / LANES];
     __m512 x[ROWS];
     UNROLL
     for (uint32_t row = 0; row < rows; row++)
@@ -55,7 +55,6 @@ INLINE void score(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratc
             if (w + j >= words)
                 break;
             _mm_prefetch(next_k + j * next->stride + ahead, _MM_HINT_T1);
-            _mm_prefetch(next_v + j * next->stride + ahead, _MM_HINT_T1);
             score_word(type, rows, s, width, w + j, r[j], x);
         }
     }
@@ -122,9 +121,12 @@ INLINE void load_values(enum sl_dtype type, int whole, uint32_t cols, const stru
 /* cols vectors of the output of the rows from vector c on: words [k, end), which all rows see. cols is 4, 2
  * or 1, 1 for the last vector only. */
 INLINE void common_values(enum sl_dtype type, uint32_t rows, uint32_t cols, const struct sl_attn_scratch *s,
-                          uint32_t hd, const struct sl_avx512_block *b, uint32_t c, uint32_t k, uint32_t end)
+                          uint32_t hd, const struct sl_avx512_block *b, const struct sl_avx512_block *next,
+                          uint32_t c, uint32_t k, uint32_t end)
 {
+    const uint32_t per = 1 + (uint32_t)is_pairs(type), bytes = cols * LANES * (type == SL_F32 ? 4 : 2);
     uint32_t width = sl_attn_width(hd);
+    size_t ahead = next->row_bytes ? c * (bytes / cols) : 0;
     float *acc = s->acc + LANES * c;
     __m512 a[ROWS][4];
     UNROLL
@@ -136,6 +138,13 @@ INLINE void common_values(enum sl_dtype type, uint32_t rows, uint32_t cols, cons
     for (; k < end; k++) {
         __m512i x[4];
         load_values(type, 1, cols, b, hd, c, k, 0, BLK, x);
+        const uint8_t *next_v = row_at(next->v, next->stride, per * k) + ahead;
+        UNROLL
+        for (uint32_t j = 0; j < per; j++) {
+            UNROLL
+            for (uint32_t i = 0; i < bytes; i += 64)
+                _mm_prefetch(next_v + j * next->stride + i, _MM_HINT_T1);
+        }
         UNROLL
         for (uint32_t i = 0; i < rows; i++) {
             __m512i f = word_at(s->s + (size_t)i * BLK + k);
@@ -226,7 +235,8 @@ static __attribute__((noinline)) void rescale(const struct sl_attn_scratch *s, u
 
 /* What V adds: in front of what the rows see in common, that, and behind it. */
 INLINE void values(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
-                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b)
+                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                   const struct sl_avx512_block *next)
 {
     const uint32_t per = 1 + (uint32_t)is_pairs(type);
     uint32_t vectors = sl_attn_width(hd) / LANES, c = 0, from, to;
@@ -239,11 +249,11 @@ INLINE void values(enum sl_dtype type, uint32_t rows, const struct sl_attn_scrat
             edge(type, s, i, hd, seen, b, first, end);
     }
     for (; c + 4 <= vectors; c += 4)
-        common_values(type, rows, 4, s, hd, b, c, from, to);
+        common_values(type, rows, 4, s, hd, b, next, c, from, to);
     for (; c + 2 <= vectors; c += 2)
-        common_values(type, rows, 2, s, hd, b, c, from, to);
+        common_values(type, rows, 2, s, hd, b, next, c, from, to);
     if (c < vectors)
-        common_values(type, rows, 1, s, hd, b, c, from, to);
+        common_values(type, rows, 1, s, hd, b, next, c, from, to);
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t end = ((uint32_t)seen->n[i] + per - 1) / per;
         if (to < end)
@@ -251,9 +261,9 @@ INLINE void values(enum sl_dtype type, uint32_t rows, const struct sl_attn_scrat
     }
 }
 
-INLINE void attend(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
-                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                   const struct sl_avx512_block *next)
+INLINE void weights(enum sl_dtype type, uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
+                    const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                    const struct sl_avx512_block *next)
 {
     for (uint32_t i = b->first / LANES * LANES; i < b->n; i += LANES)
         score(type, rows, s, hd, i, b, next);
@@ -261,44 +271,54 @@ INLINE void attend(enum sl_dtype type, uint32_t rows, const struct sl_attn_scrat
         softmax_pairs(s, rows, seen);
     else
         softmax_f32(s, rows, seen);
-    values(type, rows, s, hd, seen, b);
 }
 
-INLINE void attend_rows(enum sl_dtype type, const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                        const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                        const struct sl_avx512_block *next)
-{
-    switch (n_rows) { /* a constant each, so that the sums stay in registers */
-    case 1:
-        attend(type, 1, s, hd, seen, b, next);
-        break;
-    case 2:
-        attend(type, 2, s, hd, seen, b, next);
-        break;
-    case 3:
-        attend(type, 3, s, hd, seen, b, next);
-        break;
-    case 4:
-        attend(type, 4, s, hd, seen, b, next);
-        break;
-    case 5:
-        attend(type, 5, s, hd, seen, b, next);
-        break;
-    default:
-        attend(type, ROWS, s, hd, seen, b, next);
+/* Either step, rows being a constant each, so that the sums stay in registers. */
+#define FOR_ROWS(step, type)                                                                                 \
+    switch (n_rows) {                                                                                        \
+    case 1:                                                                                                  \
+        step(type, 1, s, hd, seen, b, next);                                                                 \
+        break;                                                                                               \
+    case 2:                                                                                                  \
+        step(type, 2, s, hd, seen, b, next);                                                                 \
+        break;                                                                                               \
+    case 3:                                                                                                  \
+        step(type, 3, s, hd, seen, b, next);                                                                 \
+        break;                                                                                               \
+    case 4:                                                                                                  \
+        step(type, 4, s, hd, seen, b, next);                                                                 \
+        break;                                                                                               \
+    case 5:                                                                                                  \
+        step(type, 5, s, hd, seen, b, next);                                                                 \
+        break;                                                                                               \
+    default:                                                                                                 \
+        step(type, ROWS, s, hd, seen, b, next);                                                              \
     }
-}
 
-void sl_avx512_attn_few(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                        const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                        const struct sl_avx512_block *next)
+void sl_avx512_attn_few_weights(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                                const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                                const struct sl_avx512_block *next)
 {
     if (b->type == SL_BF16)
-        attend_rows(SL_BF16, s, n_rows, hd, seen, b, next);
+        FOR_ROWS(weights, SL_BF16)
     else if (b->type == SL_Q8)
-        sl_avx512_attn_few_q8(s, n_rows, hd, seen, b, next);
+        sl_avx512_attn_few_q8_weights(s, n_rows, hd, seen, b, next);
     else if (b->type == SL_F16)
-        attend_rows(SL_F16, s, n_rows, hd, seen, b, next);
+        FOR_ROWS(weights, SL_F16)
     else
-        attend_rows(SL_F32, s, n_rows, hd, seen, b, next);
+        FOR_ROWS(weights, SL_F32)
+}
+
+void sl_avx512_attn_few_values(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                               const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                               const struct sl_avx512_block *next)
+{
+    if (b->type == SL_BF16)
+        FOR_ROWS(values, SL_BF16)
+    else if (b->type == SL_Q8)
+        sl_avx512_attn_few_q8_values(s, n_rows, hd, seen, b, next);
+    else if (b->type == SL_F16)
+        FOR_ROWS(values, SL_F16)
+    else
+        FOR_ROWS(values, SL_F32)
 }

@@ -5,10 +5,16 @@
 
 #define PASS 3u /* rows of the output at a time: x 4 vectors of 2 sums, 24 registers */
 
-/* Weights of a row. */
+/* Weights of a row, in its part of s->p. */
 struct weights {
     uint8_t high[BLK], low[BLK];
+    float worth; /* of a weight's unit */
 };
+
+static struct weights *weights_of(const struct sl_attn_scratch *s, uint32_t row)
+{
+    return (struct weights *)(void *)(s->p + (size_t)row * BLK);
+}
 
 /* Asks for the scales of 16 positions of the next block. */
 INLINE void prefetch_scales(const struct sl_avx512_block *next, uint32_t i)
@@ -24,7 +30,7 @@ INLINE void score(uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd, u
                   const struct sl_avx512_block *b, const struct sl_avx512_block *next)
 {
     uint32_t words = (hd + 3) / 4, width = sl_attn_width(hd);
-    const uint8_t *k = b->k[i / LANES], *next_k = next->k[i / LANES], *next_v = next->v[i / LANES];
+    const uint8_t *k = b->k[i / LANES], *next_k = next->k[i / LANES];
     const int8_t *q = (const int8_t *)s->q;
     __m512i high[ROWS], low[ROWS];
     UNROLL
@@ -44,7 +50,6 @@ INLINE void score(uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd, u
             if (w + j >= words)
                 break;
             _mm_prefetch(next_k + j * next->stride + ahead, _MM_HINT_T1);
-            _mm_prefetch(next_v + j * next->stride + ahead, _MM_HINT_T1);
             UNROLL
             for (uint32_t row = 0; row < rows; row++) {
                 const int8_t *at = q + (size_t)row * width * sizeof(float) + 4 * (size_t)(w + j);
@@ -63,11 +68,11 @@ INLINE void score(uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd, u
     }
 }
 
-/* Softmax of the 64 scores in row r of s->s against positions [first, n): m, l, keep and the weights;
- * returns what a weight's unit is worth. */
-static __attribute__((noinline)) float softmax(const struct sl_attn_scratch *s, uint32_t r, uint32_t first,
-                                               uint32_t n, const struct sl_avx512_block *b, struct weights *w)
+/* Softmax of the 64 scores in row r of s->s against positions [first, n): m, l, keep and the weights. */
+static __attribute__((noinline)) void softmax(const struct sl_attn_scratch *s, uint32_t r, uint32_t first,
+                                              uint32_t n, const struct sl_avx512_block *b)
 {
+    struct weights *w = weights_of(s, r);
     const __m512 none = _mm512_set1_ps(-INFINITY);
     float old = s->m[r];
     __m512 v[4], best = none, most = _mm512_setzero_ps();
@@ -100,15 +105,16 @@ static __attribute__((noinline)) float softmax(const struct sl_attn_scratch *s, 
                         _mm512_cvtepi32_epi8(_mm512_srli_epi32(x, W_LOW_BITS)));
         _mm_store_si128((__m128i *)(void *)w->low + c, _mm512_cvtepi32_epi8(x));
     }
-    return sl_q8_scale(most_one, SL_Q8_WEIGHT);
+    w->worth = sl_q8_scale(most_one, SL_Q8_WEIGHT);
 }
 
 /* Elements [d, d + 64) of the output of rows [r, r + rows), rows <= PASS: quads [k, end) of V. */
 INLINE void values_at(uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
-                      const struct sl_avx512_block *b, const struct weights *w, const float *worth,
-                      uint32_t r, uint32_t d, uint32_t k, uint32_t end)
+                      const struct sl_avx512_block *b, const struct sl_avx512_block *next, uint32_t r,
+                      uint32_t d, uint32_t k, uint32_t end)
 {
     uint32_t width = sl_attn_width(hd);
+    size_t ahead = next->row_bytes ? d : 0;
     __m512i high[PASS][4], low[PASS][4];
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
@@ -119,9 +125,14 @@ INLINE void values_at(uint32_t rows, const struct sl_attn_scratch *s, uint32_t h
     for (; k < end; k++) {
         __m512i x[4];
         load_quad(row_at(b->v, b->stride, 4 * k), b->stride, d, hd, x);
+        const uint8_t *next_v = row_at(next->v, next->stride, 4 * k) + ahead;
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++)
+            _mm_prefetch(next_v + j * next->stride, _MM_HINT_T1);
         UNROLL
         for (uint32_t i = 0; i < rows; i++) {
-            __m512i f = word_at(w[r + i].high + 4 * (size_t)k), e = word_at(w[r + i].low + 4 * (size_t)k);
+            const struct weights *w = weights_of(s, r + i);
+            __m512i f = word_at(w->high + 4 * (size_t)k), e = word_at(w->low + 4 * (size_t)k);
             UNROLL
             for (uint32_t j = 0; j < 4; j++) {
                 high[i][j] = _mm512_dpbusd_epi32(high[i][j], f, x[j]);
@@ -141,55 +152,61 @@ INLINE void values_at(uint32_t rows, const struct sl_attn_scratch *s, uint32_t h
             if (d + LANES * j >= width)
                 break;
             __m512 kept = _mm512_mul_ps(_mm512_load_ps(acc + LANES * j), _mm512_set1_ps(s->keep[r + i]));
-            _mm512_store_ps(acc + LANES * j, _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[i][j]),
-                                                             _mm512_set1_ps(worth[r + i]), kept));
+            _mm512_store_ps(acc + LANES * j,
+                            _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[i][j]),
+                                            _mm512_set1_ps(weights_of(s, r + i)->worth), kept));
         }
     }
 }
 
-INLINE void attend(uint32_t rows, const struct sl_attn_scratch *s, uint32_t hd,
-                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                   const struct sl_avx512_block *next)
+void sl_avx512_attn_few_q8_weights(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                                   const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                                   const struct sl_avx512_block *next)
 {
-    _Alignas(64) struct weights w[ROWS];
-    float worth[ROWS];
-    uint32_t from = BLK, to = 0;
     for (uint32_t i = b->first / LANES * LANES; i < b->n; i += LANES)
-        score(rows, s, hd, i, b, next);
-    for (uint32_t r = 0; r < rows; r++) {
+        switch (n_rows) { /* a constant each, so that the sums stay in registers */
+        case 1:
+            score(1, s, hd, i, b, next);
+            break;
+        case 2:
+            score(2, s, hd, i, b, next);
+            break;
+        case 3:
+            score(3, s, hd, i, b, next);
+            break;
+        case 4:
+            score(4, s, hd, i, b, next);
+            break;
+        case 5:
+            score(5, s, hd, i, b, next);
+            break;
+        default:
+            score(ROWS, s, hd, i, b, next);
+        }
+    for (uint32_t r = 0; r < n_rows; r++)
+        softmax(s, r, (uint32_t)seen->first[r], (uint32_t)seen->n[r], b);
+}
+
+void sl_avx512_attn_few_q8_values(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
+                                  const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
+                                  const struct sl_avx512_block *next)
+{
+    uint32_t from = BLK, to = 0;
+    for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t first = (uint32_t)seen->first[r], n = (uint32_t)seen->n[r];
-        worth[r] = softmax(s, r, first, n, b, &w[r]);
         from = n > 0 && first < from ? first : from;
         to = n > to ? n : to;
     }
-    for (uint32_t d = 0; d < hd; d += 64) {
-        values_at(rows < PASS ? rows : PASS, s, hd, b, w, worth, 0, d, from / 4, (to + 3) / 4);
-        if (rows > PASS)
-            values_at(rows - PASS, s, hd, b, w, worth, PASS, d, from / 4, (to + 3) / 4);
-    }
-}
-
-void sl_avx512_attn_few_q8(const struct sl_attn_scratch *s, uint32_t n_rows, uint32_t hd,
-                           const struct sl_avx512_seen *seen, const struct sl_avx512_block *b,
-                           const struct sl_avx512_block *next)
-{
-    switch (n_rows) { /* a constant each, so that the sums stay in registers */
-    case 1:
-        attend(1, s, hd, seen, b, next);
-        break;
-    case 2:
-        attend(2, s, hd, seen, b, next);
-        break;
-    case 3:
-        attend(3, s, hd, seen, b, next);
-        break;
-    case 4:
-        attend(4, s, hd, seen, b, next);
-        break;
-    case 5:
-        attend(5, s, hd, seen, b, next);
-        break;
-    default:
-        attend(ROWS, s, hd, seen, b, next);
-    }
+    for (uint32_t r = 0; r < n_rows; r += PASS)
+        for (uint32_t d = 0; d < hd; d += 64)
+            switch (n_rows - r) {
+            case 1:
+                values_at(1, s, hd, b, next, r, d, from / 4, (to + 3) / 4);
+                break;
+            case 2:
+                values_at(2, s, hd, b, next, r, d, from / 4, (to + 3) / 4);
+                break;
+            default:
+                values_at(PASS, s, hd, b, next, r, d, from / 4, (to + 3) / 4);
+            }
 }

@@ -146,7 +146,7 @@ void sl_portable_attn_finish(const float *total, float total_l, uint32_t head_di
         out[i] = total[i] * scale;
 }
 
-void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+static void attend_head(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim, n = t->j1 - t->j0, first_pos = t->run->first_pos;
     uint32_t last = first_pos + (t->j1 - 1) / t->group;
@@ -198,5 +198,13 @@ void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_sc
         sl_portable_attn_finish(s->total + (size_t)r * hd, s->total_l[r], hd,
                                 t->out + (t->run->first_row + j / t->group) * t->out_stride +
                                     (size_t)(t->kv_head * t->group + j % t->group) * hd);
+    }
+}
+
+void sl_portable_attn_tile(const struct sl_attn_tile *t, const struct sl_attn_scratch *s)
+{
+    for (uint32_t i = 0; i < t->n_heads; i++) {
+        struct sl_attn_tile one = sl_attn_tile_of_head(t, i);
+        attend_head(&one, s);
     }
 }

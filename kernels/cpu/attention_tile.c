@@ -145,8 +145,8 @@ static void end_segment(const struct sl_attn_loops *loops, const struct sl_attn_
     to[hd + 1] = s->l[r];
 }
 
-void sl_attn_walk_tile(const struct sl_attn_loops *loops, const struct sl_attn_tile *t,
-                       const struct sl_attn_scratch *s)
+static void walk_head(const struct sl_attn_loops *loops, const struct sl_attn_tile *t,
+                      const struct sl_attn_scratch *s)
 {
     uint32_t hd = t->shape->head_dim, width = sl_attn_width(hd), n_rows = t->j1 - t->j0;
     uint32_t last = row_pos(t, n_rows - 1), first = first_block(t);
@@ -165,4 +165,13 @@ void sl_attn_walk_tile(const struct sl_attn_loops *loops, const struct sl_attn_t
     }
     for (uint32_t r = 0; r < n_rows && !t->partial; r++)
         loops->finish(s->total + (size_t)r * width, s->total_l[r], hd, t->out + head_at(t, r, t->out_stride));
+}
+
+void sl_attn_walk_tile(const struct sl_attn_loops *loops, const struct sl_attn_tile *t,
+                       const struct sl_attn_scratch *s)
+{
+    for (uint32_t i = 0; i < t->n_heads; i++) {
+        struct sl_attn_tile one = sl_attn_tile_of_head(t, i);
+        walk_head(loops, &one, s);
+    }
 }

@@ -144,7 +144,8 @@ static float *partial(const struct attn_job *j, uint32_t u, uint32_t tile, uint3
     return j->plan[u].partials + i * j->plan[u].tile_rows * (j->s->head_dim + 2);
 }
 
-static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
+/* Items [item, item + n_heads), which are neighbouring KV heads. */
+static void run_items(const struct attn_job *j, uint32_t item, uint32_t n_heads, unsigned worker)
 {
     uint32_t u = run_of_item(j, item), i = item - j->plan[u].first_item, heads = j->s->n_kv_heads;
     const struct sl_batch_run *run = &j->runs[u];
@@ -157,8 +158,9 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
         .run = run,
         .shape = j->s,
         .layer = j->layer,
-        .kv_head = i % heads,
         .group = j->group,
+        .kv_head = i % heads,
+        .n_heads = n_heads,
         .j0 = tile * p->tile_rows,
         .qkv = j->qkv,
         .qkv_stride = (size_t)(j->s->n_heads + 2 * heads) * j->s->head_dim,
@@ -175,6 +177,7 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
         t.seg0 = seg;
         t.seg1 = seg + 1;
         t.partial = partial(j, u, tile, seg, t.kv_head);
+        t.partial_stride = (size_t)p->tile_rows * (j->s->head_dim + 2);
     }
     j->d->isa->attn_tile(&t, &j->d->attn[worker]);
 }
@@ -182,9 +185,13 @@ static void run_item(const struct attn_job *j, uint32_t item, unsigned worker)
 static void attention_items(void *arg, uint32_t item, unsigned worker)
 {
     const struct attn_job *j = arg;
-    uint32_t i = item * j->items_at_once;
-    for (uint32_t end = i + j->items_at_once; i < end && i < j->n_items; i++)
-        run_item(j, i, worker);
+    uint32_t i = item * j->items_at_once, end = i + j->items_at_once, heads = j->s->n_kv_heads;
+    end = end < j->n_items ? end : j->n_items;
+    while (i < end) {
+        uint32_t left = heads - i % heads, n = left < end - i ? left : end - i;
+        run_items(j, i, n, worker);
+        i += n;
+    }
 }
 
 /* Adds the partials of query row r of a split run for one KV head in the order of segments. */

@@ -164,21 +164,34 @@ struct sl_store {
     int add;
 };
 
-/* Query rows of one KV head over a stretch of positions of one sequence. Query row j is token j / group, head
- * j % group. */
+/* Query rows of some KV heads over a stretch of positions of one sequence. Query row j of a KV head is token
+ * j / group, head j % group of its group. */
 struct sl_attn_tile {
     const struct sl_kv *kv;
     const struct sl_batch_run *run;
     const struct sl_attn_shape *shape;
-    uint32_t layer, kv_head, group;
-    uint32_t j0, j1;     /* query rows [j0, j1) of the run */
-    uint32_t seg0, seg1; /* segments of SL_ATTN_SEG positions */
-    const float *qkv;    /* of the batch */
+    uint32_t layer, group;
+    uint32_t kv_head, n_heads; /* KV heads [kv_head, kv_head + n_heads) */
+    uint32_t j0, j1;           /* query rows [j0, j1) of the run */
+    uint32_t seg0, seg1;       /* segments of SL_ATTN_SEG positions */
+    const float *qkv;          /* of the batch */
     size_t qkv_stride;
     float *out; /* of the batch, written when partial is NULL */
     size_t out_stride;
-    float *partial; /* [j1 - j0][head_dim + 2]: acc, m, l of the one segment seg0; or NULL */
+    float *partial; /* [n_heads] of [j1 - j0][head_dim + 2]: acc, m, l of the one segment seg0; or NULL */
+    size_t partial_stride; /* floats from one KV head to the next */
 };
+
+/* KV head i of a tile alone. */
+static inline struct sl_attn_tile sl_attn_tile_of_head(const struct sl_attn_tile *t, uint32_t i)
+{
+    struct sl_attn_tile one = *t;
+    one.kv_head += i;
+    one.n_heads = 1;
+    if (t->partial)
+        one.partial += i * t->partial_stride;
+    return one;
+}
 
 /* Scratch of one thread for attention tiles, all 64-byte aligned. width is head_dim rounded up to 16.
  * portable uses the shapes in front of the semicolon, float32 all; in avx512 a word is a float32 or two
@@ -189,7 +202,7 @@ struct sl_attn_scratch {
     float *rows;  /* avx512: K and V that cannot be used where they lie, [2][SL_ATTN_BLOCK][width] */
     float *q;     /* [SL_ATTN_QROWS][width], scaled; words */
     float *q_t;   /* avx512: [width][SL_ATTN_QROWS] words */
-    float *s, *p; /* avx512: scores and their weights, SL_ATTN_BLOCK x SL_ATTN_QROWS at most */
+    float *s, *p; /* avx512: scores and their weights, SL_ATTN_BLOCK x SL_ATTN_QROWS */
     float *wide;  /* avx2: [SL_ATTN_BLOCK][2][width], rows of K and V, padded */
     float *acc;   /* [SL_ATTN_QROWS][width] of the segment */
     float *acc_t; /* avx512: [width][SL_ATTN_QROWS] */

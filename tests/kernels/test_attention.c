@@ -303,6 +303,55 @@ static void attention_mixed_batch_has_the_same_bits(void **state)
     }
 }
 
+/* Decode rows of many sequences: a thread takes all KV heads of one at once, more than walk together too; one
+ * row's segments are shared by threads. */
+static void many_decode_rows(const struct shape_case *c, enum sl_dtype type, uint32_t page_tokens)
+{
+    struct op_rand r = {20};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+    enum { N = 16 };
+    struct seq seqs[N];
+    float *want[N], *got[N];
+    size_t width = (size_t)c->n_heads * c->head_dim;
+    for (uint32_t i = 0; i < N; i++) {
+        seqs[i] = make_seq(&r, c, i == 0 ? 600 : 2 + op_rand_below(&r, 100));
+        want[i] = whole("portable", 2, c, type, page_tokens, &seqs[i]);
+        got[i] = sl_xcalloc(seqs[i].n * width, sizeof(float));
+    }
+    for (size_t b = 0; b < SL_COUNTOF(names); b++)
+        for (uint32_t threads = 1; threads <= 2; threads++) {
+            struct rig *g = open_rig(names[b], threads, c, type, page_tokens, 700);
+            if (!g)
+                continue;
+            struct part heads[N], rows[N];
+            for (uint32_t i = 0; i < N; i++) {
+                take_pages(g, i, seqs[i].n);
+                heads[i] = (struct part){i, 0, seqs[i].n - 1};
+                rows[i] = (struct part){i, seqs[i].n - 1, seqs[i].n};
+            }
+            pass(g, seqs, heads, N, got);
+            pass(g, seqs, rows, N, got);
+            for (uint32_t i = 0; i < N; i++)
+                op_assert_same_bits(got[i], want[i], seqs[i].n * width, names[b]);
+            close_rig(g);
+        }
+    for (uint32_t i = 0; i < N; i++) {
+        sl_free(want[i]);
+        sl_free(got[i]);
+        sl_free(seqs[i].qkv);
+    }
+}
+
+static void attention_many_decode_rows_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct shape_case cases[] = {{10, 10, 16, 16, SL_ROPE_PAIRS, 0, 0, 0},
+                                              {9, 3, 64, 64, SL_ROPE_PAIRS, 70, 0, 0}};
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++)
+        for (size_t t = 0; t < SL_COUNTOF(kv_types); t++)
+            many_decode_rows(&cases[i], kv_types[t], i == 1 && t % 2 ? 5 : 32);
+}
+
 /* One decode row over a long context is split among threads by segments: same bits. */
 static void split_long_decode_row(enum sl_dtype type)
 {
@@ -552,6 +601,7 @@ int main(void)
         cmocka_unit_test(attention_any_shape_is_near_the_reference),
         cmocka_unit_test(attention_any_chunking_has_the_same_bits),
         cmocka_unit_test(attention_mixed_batch_has_the_same_bits),
+        cmocka_unit_test(attention_many_decode_rows_have_the_same_bits),
         cmocka_unit_test(attention_long_decode_row_has_the_same_bits_split),
         cmocka_unit_test(attention_with_a_window_reads_nothing_in_front),
         cmocka_unit_test(attention_with_a_window_takes_no_v_in_front),
