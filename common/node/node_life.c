@@ -238,6 +238,7 @@ int sl_node_main(int argc, char **argv, const char *name, Sluice__Role prefers,
         return 0;
     sl_start_signals_keep_reload();
     sl_mem_bound_heaps();
+    signal(SIGPIPE, SIG_IGN); /* who reads the log may go */
     struct sl_node_conf conf;
     struct life life = {.program = &program, .conf = &conf, .argc = argc, .argv = argv, .signal_fd = -1};
     struct sl_why why = {{0}};

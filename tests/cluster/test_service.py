@@ -237,6 +237,19 @@ class Service(unittest.TestCase):
         self.manager.wait("READY=1")
         self.assertEqual((self.ask("/v1/models"), self.ask("/v1/models", "sk-secret")), (401, 200))
 
+    def test_a_log_that_nobody_reads_any_more_ends_nothing(self):
+        for which, text in (("sluice-router", self.router_text()), ("sluice-decode", self.node_text(routers="tcp://127.0.0.1:1"))):
+            self.manager.heard.clear()
+            reader, log = os.pipe()
+            daemon = subprocess.Popen([program(which), "--config", self.write("x.conf", text)], stderr=log, stdin=subprocess.DEVNULL,
+                                      env={**os.environ, **self.manager.env()})
+            self.addCleanup(lambda p=daemon: p.poll() is None and (p.kill(), p.wait()))
+            os.close(log)
+            self.manager.wait("READY=1")
+            os.close(reader)
+            daemon.send_signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait(harness.LIMIT_S), 0, which)
+
     def test_check_config_checks_and_ends(self):
         for which, text in (("sluice-router", self.router_text()), ("sluice-prefill", self.node_text()), ("sluice-decode", self.node_text())):
             for wrong, status in (("", 0), ("log_levle = info\n", 78)):
