@@ -9,7 +9,7 @@
  * once, new clients are accepted and read between them.
  *
  * A connection past max_connections takes the place of the one that waits for its client longest: idle, else in the
- * middle of a request. Where there is none, it is answered 503; past REFUSED_CONNECTIONS more they wait to be accepted.
+ * middle of a request, else with an answer that it does not read. Where there is none, it is answered 503; past REFUSED_CONNECTIONS more they wait to be accepted.
  * The library's inactivity timeout ends connections that take no bytes; times for receiving are ours, because one byte
  * a second counts as activity there. Over TLS no 408 can be sent past the library: those are only cut.
  *
@@ -53,6 +53,7 @@
  * most bodies have arrived. */
 #define IDLE_PLACE_MS      1000u
 #define RECEIVING_PLACE_MS 5000u
+#define READING_PLACE_MS   5000u
 
 static void accept_again(struct sl_http_server *s);
 
@@ -116,11 +117,9 @@ void sl_http_conn_watch(struct sl_http_conn *k)
         sl_loop_remove(k->server->loop, k->fd); /* a call that is over may stand there */
 }
 
-static bool displace(struct sl_http_server *s, struct sl_list *turns, uint64_t least_ms)
+static void give_way(struct sl_http_conn *k)
 {
-    struct sl_http_conn *k = SL_CONTAINER_OF(turns->next, struct sl_http_conn, turn);
-    if (sl_list_empty(turns) || sl_now_ms() - k->since_ms < least_ms)
-        return false;
+    struct sl_http_server *s = k->server;
     sl_list_remove(&k->turn);
     k->displaced = true;
     k->library->ready = true;
@@ -128,12 +127,50 @@ static bool displace(struct sl_http_server *s, struct sl_list *turns, uint64_t l
     s->n_displaced++;
     sl_metric_add(s->m_displaced, 1);
     shutdown(k->fd, SHUT_RDWR); /* closed in the library's next run */
+}
+
+static bool displace(struct sl_list *turns, uint64_t least_ms)
+{
+    struct sl_http_conn *k = SL_CONTAINER_OF(turns->next, struct sl_http_conn, turn);
+    if (sl_list_empty(turns) || sl_now_ms() - k->since_ms < least_ms)
+        return false;
+    give_way(k);
+    return true;
+}
+
+/* Since when its client takes nothing of an answer that is there; UINT64_MAX: it does, or there is none. */
+static uint64_t reads_nothing_since_ms(const struct sl_http_conn *k)
+{
+    const struct sl_http_call *c = k->call;
+    if (!c || c->aborted || k->displaced)
+        return UINT64_MAX;
+    uint64_t since_ms = c->streaming ? c->stuck_since_ms : c->answered_ms;
+    return since_ms ? since_ms : UINT64_MAX;
+}
+
+static bool displace_reader(struct sl_http_server *s)
+{
+    struct sl_http_conn *slowest = NULL;
+    uint64_t oldest_ms = sl_now_ms() - READING_PLACE_MS;
+    SL_LIST_FOREACH (at, &s->conns) {
+        struct sl_http_conn *k = SL_CONTAINER_OF(at, struct sl_http_conn, link);
+        if (reads_nothing_since_ms(k) < oldest_ms) {
+            slowest = k;
+            oldest_ms = reads_nothing_since_ms(k);
+        }
+    }
+    if (!slowest)
+        return false;
+    sl_http_cut(slowest->call);
+    sl_http_call_post(slowest->call);
+    give_way(slowest);
     return true;
 }
 
 static bool displace_served(struct sl_http_server *s)
 {
-    return displace(s, &s->idle, IDLE_PLACE_MS) || displace(s, &s->receiving, RECEIVING_PLACE_MS);
+    return displace(&s->idle, IDLE_PLACE_MS) || displace(&s->receiving, RECEIVING_PLACE_MS) ||
+           displace_reader(s);
 }
 
 static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
@@ -183,7 +220,7 @@ static void on_listen(void *arg, uint32_t events)
         socklen_t len = sizeof from;
         int fd = -1;
         bool full = s->n_conns >= s->conf.max_connections + REFUSED_CONNECTIONS;
-        if (full && !s->n_displaced && !displace(s, &s->refused, IDLE_PLACE_MS))
+        if (full && !s->n_displaced && !displace(&s->refused, IDLE_PLACE_MS))
             (void)displace_served(s);
         if (!full)
             fd = accept4(s->listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);

@@ -109,6 +109,28 @@ static void connections_that_wait_for_their_client_make_room(void **state)
     }
 }
 
+static void readers_that_take_nothing_make_room(void **state)
+{
+    static const char *const answers[] = {"/large", "/bulk"};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(answers); i++) {
+        struct http_client slow;
+        struct http_reply r;
+        struct http_rig rig;
+        http_rig_open(&rig, &(struct sl_http_conf){
+                                .max_connections = 1, .receive_timeout_s = 3600, .idle_timeout_s = 3600});
+        http_connect(&slow, rig.port);
+        http_request(&slow, "GET", answers[i], "", NULL);
+        http_rig_wait_told(&rig, "sluice_http_connections 1\n");
+        ask_until_served(&rig);
+        http_read(&slow, &r);
+        assert_false(r.complete);
+        http_reply_fini(&r);
+        http_close(&slow);
+        http_rig_close(&rig);
+    }
+}
+
 static void client_that_leaves_is_noticed_while_nothing_is_sent(void **state)
 {
     struct http_rig rig;
@@ -239,6 +261,7 @@ int main(void)
         cmocka_unit_test(connection_over_the_limit_is_503),
         cmocka_unit_test(connection_past_all_limits_waits_for_room),
         cmocka_unit_test(connections_that_wait_for_their_client_make_room),
+        cmocka_unit_test(readers_that_take_nothing_make_room),
         cmocka_unit_test(client_that_leaves_is_noticed_while_nothing_is_sent),
         cmocka_unit_test(connection_of_a_client_that_left_goes_though_others_idle),
         cmocka_unit_test(half_closed_client_has_what_is_known),
