@@ -194,6 +194,14 @@ static enum way way_of(const struct cuda_kept *k)
     return k->state == CUDA_KEPT_WARM ? WAY_CAPTURE : WAY_OPS;
 }
 
+/* At its begin or at its end, on this rank or another. */
+static void capture_failed(struct cuda_passes *p, struct cuda_kept *k)
+{
+    k->state = CUDA_KEPT_FAILED;
+    p->n_failed++;
+    SL_WARN("a pass could not be kept as a CUDA graph, it runs op by op rows=%u", k->n_rows);
+}
+
 enum sl_pass_state sl_cuda_pass_begin(struct sl_dev *d, const void *owner, struct sl_kv *kv,
                                       uint32_t max_rows, const struct sl_vote *vote, struct sl_batch *b)
 {
@@ -226,9 +234,11 @@ enum sl_pass_state sl_cuda_pass_begin(struct sl_dev *d, const void *owner, struc
     p->on = true;
     p->spoiled = false;
     p->capturing = way == WAY_CAPTURE && cu_capture_begin(d->stream);
-    if (way == WAY_CAPTURE && !agreed(p, p->capturing) && p->capturing) {
-        cu_graph_free(cu_capture_end(d->stream));
+    if (way == WAY_CAPTURE && !agreed(p, p->capturing)) {
+        if (p->capturing)
+            cu_graph_free(cu_capture_end(d->stream));
         p->capturing = false;
+        capture_failed(p, k);
     }
     return SL_PASS_RUN;
 }
@@ -253,10 +263,8 @@ int sl_cuda_pass_end(struct sl_dev *d)
         return 1;
     }
     cu_graph_free(g);
-    k->state = CUDA_KEPT_FAILED;
+    capture_failed(p, k);
     for (uint32_t i = 0; i < p->n_kinds; i++)
         send_kind(d, &p->kinds[i]); /* one that is new was captured, and not sent */
-    p->n_failed++;
-    SL_WARN("a pass could not be kept as a CUDA graph, it runs op by op rows=%u", k->n_rows);
-    return 0; /* once more, op by op */
+    return 0;                       /* once more, op by op */
 }

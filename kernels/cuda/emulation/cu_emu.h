@@ -165,8 +165,8 @@ enum cu_emu_schedule cu_emu_schedule(void);
 const char *cu_emu_run(void (*kernel)(const void *arg), const void *arg, struct cu_emu_dim grid,
                        unsigned n_threads, size_t shared_bytes);
 
-/* The next n captures of a graph come to nothing. */
-void cu_emu_fail_captures(unsigned n);
+/* The next n captures of a graph come to nothing, at their end or, refused, at their begin. */
+void cu_emu_fail_captures(unsigned n, bool refused);
 
 /* ---- cu_emu_memory.c: the devices' memory ---- */
 

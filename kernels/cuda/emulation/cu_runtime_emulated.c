@@ -65,9 +65,11 @@ static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sl_list streams = {&streams, &streams};
 static _Thread_local bool waiting;
 static atomic_uint captures_to_fail;
+static atomic_bool captures_are_refused;
 
-void cu_emu_fail_captures(unsigned n)
+void cu_emu_fail_captures(unsigned n, bool refused)
 {
+    atomic_store(&captures_are_refused, refused);
     atomic_store(&captures_to_fail, n);
 }
 
@@ -382,10 +384,12 @@ void cu_event_wait(struct cu_event *e)
 
 bool cu_capture_begin(struct cu_stream *s)
 {
-    s->into = own(sizeof *s->into);
     unsigned left = atomic_load(&captures_to_fail);
     while (left > 0 && !atomic_compare_exchange_weak(&captures_to_fail, &left, left - 1))
         ;
+    if (left > 0 && atomic_load(&captures_are_refused))
+        return false;
+    s->into = own(sizeof *s->into);
     s->spoiled = left > 0;
     return true;
 }

@@ -110,13 +110,13 @@ static char *model_file(uint32_t window)
 }
 
 /* All steps on a table, kept and not; returns graphs launched. */
-static uint64_t check_steps(const char *path, const char *table, unsigned captures_to_fail,
+static uint64_t check_steps(const char *path, const char *table, unsigned captures_to_fail, bool refused,
                             uint64_t *n_failed)
 {
     struct runner kept, plain;
     runner_open(&kept, path, table, 0);
     runner_open(&plain, path, table, 1);
-    cu_emu_fail_captures(captures_to_fail);
+    cu_emu_fail_captures(captures_to_fail, refused);
     for (size_t i = 0; i < SL_COUNTOF(steps); i++) {
         size_t n = run_step(&plain, &steps[i]);
         assert_int_equal(run_step(&kept, &steps[i]), n);
@@ -145,7 +145,7 @@ static void kept_passes_serve_every_mix(void **state)
         cu_emu_set_schedule(t ? CU_EMU_REVERSE : CU_EMU_FORWARD);
         uint64_t failed;
         /* 16 rows: steps 1..5; 32: 7, 8; after the drop 40: 12, 13; 16: none but the first two */
-        assert_int_equal(check_steps(path, tables[t], 0, &failed), 10);
+        assert_int_equal(check_steps(path, tables[t], 0, false, &failed), 10);
         assert_int_equal(failed, 0);
     }
     unlink(path);
@@ -158,7 +158,7 @@ static void kept_passes_have_a_plan_for_each_window(void **state)
     (void)state;
     char *path = model_file(20);
     uint64_t failed;
-    assert_int_equal(check_steps(path, "cuda", 0, &failed), 10);
+    assert_int_equal(check_steps(path, "cuda", 0, false, &failed), 10);
     assert_int_equal(failed, 0);
     unlink(path);
     sl_free(path);
@@ -168,10 +168,11 @@ static void pass_that_cannot_be_captured_runs_op_by_op(void **state)
 {
     (void)state;
     char *path = model_file(0);
-    uint64_t failed;
-    uint64_t n = check_steps(path, "cuda", 1, &failed);
-    assert_int_equal(failed, 1);
-    assert_int_equal(n, 5); /* 16 rows are not kept any more, until the drop */
+    for (int refused = 0; refused < 2; refused++) {
+        uint64_t failed, n = check_steps(path, "cuda", 1, refused, &failed);
+        assert_int_equal(failed, 1);
+        assert_int_equal(n, 5); /* 16 rows are not kept any more, until the drop */
+    }
     unlink(path);
     sl_free(path);
 }

@@ -162,7 +162,7 @@ static void runner_close(struct runner *x)
 }
 
 /* A prompt of 9 rows, then a row at a time; some have no logits, and are not kept. */
-static void check_kept(const char *path, unsigned captures_to_fail, uint64_t want_launched,
+static void check_kept(const char *path, unsigned captures_to_fail, bool refused, uint64_t want_launched,
                        uint64_t want_failed)
 {
     struct runner kept, plain;
@@ -170,7 +170,7 @@ static void check_kept(const char *path, unsigned captures_to_fail, uint64_t wan
     static const uint32_t n_rows[STEPS] = {9, 1, 4, 1, 2, 1, 1}, n_out[STEPS] = {1, 1, 2, 1, 0, 1, 1};
     runner_open(&kept, path, 0);
     runner_open(&plain, path, 1);
-    cu_emu_fail_captures(captures_to_fail);
+    cu_emu_fail_captures(captures_to_fail, refused);
     for (uint32_t i = 0, at = 0; i < STEPS; at += n_rows[i++]) {
         int32_t tokens[16];
         uint32_t out_rows[2];
@@ -196,8 +196,9 @@ static void kept_passes_of_ranks_have_the_all_gathers_inside(void **state)
 {
     (void)state;
     char *path = model_file("llama");
-    check_kept(path, 0, 5, 0); /* of six with logits: the first runs op by op */
-    check_kept(path, 1, 0, 1); /* one rank's capture fails, and neither keeps the pass */
+    check_kept(path, 0, false, 5, 0); /* of six with logits: the first runs op by op */
+    check_kept(path, 1, false, 0, 1); /* one rank's capture fails, and neither keeps the pass */
+    check_kept(path, 1, true, 0, 1);
     unlink(path);
     sl_free(path);
 }
