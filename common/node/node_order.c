@@ -11,8 +11,6 @@
 #include "common/grammar/json_schema.h"
 #include "common/wire/wire_msg.h"
 
-#define MAX_DEADLINE_MS (24u * 3600u * 1000u)
-
 bool sl_order_read(const Sluice__Envelope *e, struct sl_order *out)
 {
     if (e->body_case == SLUICE__ENVELOPE__BODY_SUBMIT) {
@@ -142,9 +140,9 @@ enum sl_err sl_order_check(const struct sl_order *o, uint32_t page_tokens, struc
     if (o->n_prompt == 0 || o->n_prompt > o->n_tokens)
         return sl_why_set(why, SL_EINVAL, "%u of the %zu tokens are the prompt; expected 1 to all",
                           o->n_prompt, o->n_tokens);
-    if (o->deadline_ms == 0 || o->deadline_ms > MAX_DEADLINE_MS)
+    if (o->deadline_ms == 0 || o->deadline_ms > SL_WIRE_MAX_DEADLINE_MS)
         return sl_why_set(why, SL_EINVAL, "the deadline is in %u ms; expected 1 to %u", o->deadline_ms,
-                          MAX_DEADLINE_MS);
+                          SL_WIRE_MAX_DEADLINE_MS);
     if (o->chunk_tokens < SL_CHUNK_DEFAULT)
         return sl_why_set(why, SL_EINVAL, "chunk_tokens is %d; expected -1, 0 or a number of tokens",
                           o->chunk_tokens);

@@ -13,6 +13,7 @@
 #define SL_WIRE_MAX_STRING        (1u << 20)  /* bytes of any other string */
 #define SL_WIRE_MAX_TOKENS        (1u << 20)  /* tokens of one request */
 #define SL_WIRE_MAX_PREFIX_HASHES 4096u       /* of a heartbeat */
+#define SL_WIRE_MAX_DEADLINE_MS   (24u * 3600u * 1000u) /* a day: of a request, from when it is sent */
 
 /* Serialises e (its version is set here). Memory of out is the caller's buffer. SL_ETOOBIG. */
 SL_MUST_CHECK enum sl_err sl_wire_pack(Sluice__Envelope *e, struct sl_buf *out);

@@ -40,7 +40,7 @@ static int64_t read_number(const struct reader *r, const char *name, int64_t max
 static uint32_t read_ms(const struct reader *r, const char *name, uint32_t dflt)
 {
     static const char expected[] = "milliseconds, 1 to 86400000";
-    int64_t ms = read_number(r, name, SL_MAX_DEADLINE_MS, -1, expected);
+    int64_t ms = read_number(r, name, SL_WIRE_MAX_DEADLINE_MS, -1, expected);
     if (ms == 0)
         bad(r, name, "0", expected);
     return ms > 0 ? (uint32_t)ms : dflt;

@@ -6,8 +6,6 @@
 #include "router/api/json_field.h"
 #include "router/flow/gen_req.h"
 
-#define SL_MAX_DEADLINE_MS (24u * 3600u * 1000u)
-
 /* The value of a header or NULL. */
 typedef const char *sl_header_fn(const void *arg, const char *name);
 

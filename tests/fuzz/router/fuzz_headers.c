@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/wire/wire_msg.h"
 #include "router/api/key_limits.h"
 #include "router/api/key_weights.h"
 #include "router/api/slo_class.h"
@@ -93,7 +94,7 @@ static void apply(const struct lines *l, struct sl_gen_req *req)
         !sl_key_limits_allow(&limits, req->key_name, asked, req, &fault)) {
         SL_ASSERT(fault.err && fault.message[0]);
     } else {
-        SL_ASSERT(req->ttft_ms <= SL_MAX_DEADLINE_MS && req->deadline_ms <= SL_MAX_DEADLINE_MS &&
+        SL_ASSERT(req->ttft_ms <= SL_WIRE_MAX_DEADLINE_MS && req->deadline_ms <= SL_WIRE_MAX_DEADLINE_MS &&
                   req->chunk >= -2);
         check_account(&limits, req);
     }
