@@ -159,6 +159,20 @@ static void pages_of_an_open_transfer_are_kept_over_a_cancel(void **state)
     fake_expect_calls("pin 0; close; ");
 }
 
+static void pages_that_two_nodes_wait_for_are_given_up(void **state)
+{
+    (void)state;
+    struct sl_leg *l = place(64);
+    fake_engine_says(l, SL_EV_ADMITTED, 0);
+    fake_calls();
+    fake.blocks = l;
+    fake_looks(2);
+    fake_expect_calls("recv_cancel; ");
+    fake.blocks = NULL;
+    fake_xfer_says(l, SL_XFER_RECV_DONE, SL_ECANCELED, 16, false);
+    fake_expect_calls("pin 0; ready 16; go_local; ");
+}
+
 static void request_that_ends_while_waiting_for_admission_is_closed_at_once(void **state)
 {
     (void)state;
@@ -182,6 +196,7 @@ int main(void)
         TEST(loss_of_a_node_that_was_not_waited_for_changes_nothing),
         TEST(session_that_cannot_be_opened_leaves_all_to_this_node),
         TEST(pages_of_an_open_transfer_are_kept_over_a_cancel),
+        TEST(pages_that_two_nodes_wait_for_are_given_up),
         TEST(request_that_ends_while_waiting_for_admission_is_closed_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,7 +120,7 @@ static void take_references_what_it_found(void **state)
     close_cache(&f);
 }
 
-static void same_hash_with_other_tokens_is_no_hit(void **state)
+static void same_hash_with_other_tokens_or_salt_is_no_hit(void **state)
 {
     (void)state;
     struct fixture f = open_cache(16);
@@ -138,6 +138,9 @@ static void same_hash_with_other_tokens_is_no_hit(void **state)
     check(&f);
     assert_int_equal(sl_kv_prefix_cached_pages(f.cache), 2);
     assert_int_equal(matched(&f, "ab"), 2);
+    text_of(&t, "ab", 0);
+    t.chain.salt = 9; /* the same hashes and tokens in another salt */
+    assert_int_equal(sl_kv_prefix_match(f.cache, &t.chain), 0);
     drop(&f, other, 2);
     drop(&f, pages, 2);
     close_cache(&f);
@@ -281,7 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_finds_the_longest_prefix_of_whole_pages),
         cmocka_unit_test(take_references_what_it_found),
-        cmocka_unit_test(same_hash_with_other_tokens_is_no_hit),
+        cmocka_unit_test(same_hash_with_other_tokens_or_salt_is_no_hit),
         cmocka_unit_test(same_last_page_under_another_parent_is_no_hit),
         cmocka_unit_test(equal_pages_of_two_sequences_stay_apart),
         cmocka_unit_test(evict_takes_the_oldest_leaf_first),

@@ -208,7 +208,7 @@ bool sl_engine_step(struct sl_engine *e, uint64_t now_us)
 }
 bool sl_engine_in_flight(const struct sl_engine *e)
 {
-    return e->in_flight;
+    return e->in_flight || fake.stands_still;
 }
 int sl_engine_fd(const struct sl_engine *e)
 {
@@ -252,7 +252,8 @@ uint64_t sl_engine_uptime_us(const struct sl_engine *e)
 struct sl_seq *sl_engine_blocking(const struct sl_engine *e)
 {
     (void)e;
-    return NULL;
+    fake.n_looks++;
+    return fake.blocks ? fake.blocks->seq : NULL;
 }
 
 size_t sl_engine_prefix_hashes(const struct sl_engine *e, uint64_t *out, size_t n)
@@ -286,6 +287,7 @@ enum sl_err sl_xfer_open(const struct sl_xfer_conf *conf, struct sl_xfer **out, 
 void sl_xfer_progress(struct sl_xfer *x)
 {
     (void)x;
+    fake.n_progress++;
 }
 void sl_xfer_close(struct sl_xfer *x)
 {
@@ -383,6 +385,14 @@ void fake_round(void)
     fake_router_pump(&fake.router, 0);
 }
 
+void fake_looks(uint32_t n)
+{
+    for (n += fake.n_looks; fake.n_looks < n;) {
+        sl_timer_set(fake.node->look_timer, 0);
+        fake_round();
+    }
+}
+
 static const struct sl_duty_ops *const duties[] = {&sl_duty_prefill, &sl_duty_decode, NULL};
 
 int fake_open(void **state)
@@ -440,7 +450,7 @@ struct sl_leg *fake_place(const struct sl_duty_ops *duty, const char *id, uint32
                          .n_tokens = SL_COUNTOF(tokens),
                          .n_prompt = SL_COUNTOF(tokens),
                          .sampling = &sampling,
-                         .deadline_ms = 60000,
+                         .deadline_ms = fake.deadline_ms ? fake.deadline_ms : 60000,
                          .split_tokens = split,
                          .peer = split ? &peer : NULL,
                          .chunk_tokens = SL_CHUNK_DEFAULT};

@@ -13,10 +13,15 @@ struct fake {
     enum sl_err seq_open_err, send_open_err, recv_open_err, cancel_err; /* what the next calls return */
     enum sl_seq_state seq_state;
     const char *json_schema; /* of the orders that are placed */
+    uint32_t deadline_ms;    /* the same; 0 = a minute */
     uint32_t hit_tokens;     /* of the sequences' views */
     uint32_t have_pages;     /* of the transfers' events */
     uint32_t n_open_seqs;
     uint32_t n_quick_steps; /* steps there is work for; without an event */
+    struct sl_leg *blocks;  /* its sequence holds pages that others wait for */
+    bool stands_still;      /* a step in flight computes nothing */
+    uint32_t n_looks;       /* of the node at these two */
+    uint32_t n_progress;    /* times that the transfer was told that it computes */
 };
 extern struct fake fake;
 
@@ -27,6 +32,8 @@ int fake_close(void **state);
 /* A decode or prefill order of n_tokens = 100 with this split; page_tokens is 16. */
 struct sl_leg *fake_place(const struct sl_duty_ops *duty, const char *id, uint32_t split,
                           enum sl_err expected);
+/* The node looks at what stands still, n times more. */
+void fake_looks(uint32_t n);
 /* One round of the node's loop. */
 void fake_round(void);
 /* The engine says; handled before it returns. */

@@ -46,6 +46,47 @@ static void leg_ended_twice_tells_its_router_once(void **state)
     assert_int_equal(fake.node->legs.n_finished, 1);
 }
 
+/* No transfer whose own deadline would end it. */
+static void leg_whose_deadline_passes_ends_by_itself(void **state)
+{
+    (void)state;
+    fake.deadline_ms = 1;
+    fake_place(&sl_duty_decode, "r1", 0, SL_OK);
+    fake_calls();
+    struct fake_leg *t = told("r1", false);
+    assert_int_equal(t->reason, SLUICE__DONE_REASON__DONE_ERROR);
+    assert_int_equal(t->code, SL_EDEADLINE);
+    fake_expect_calls("close; ");
+    assert_int_equal(fake.node->legs.n_active, 0);
+}
+
+static void transfer_is_told_of_what_is_computed_only(void **state)
+{
+    (void)state;
+    fake.stands_still = true;
+    fake_looks(1);
+    uint32_t before = fake.n_progress;
+    fake_looks(1);
+    assert_int_equal(fake.n_progress, before);
+    fake.stands_still = false;
+    fake_looks(1);
+    assert_int_equal(fake.n_progress, before + 1);
+}
+
+/* A node that is told to stop waits for it. */
+static void node_is_busy_until_its_transfers_have_ended(void **state)
+{
+    (void)state;
+    assert_true(sl_node_idle(fake.node));
+    struct sl_leg *l = fake_place(&sl_duty_prefill, "r1", 64, SL_OK);
+    assert_false(sl_node_idle(fake.node));
+    sl_leg_cancel(fake.node, "r1", 1, 0, "test");
+    assert_true(l->ended);
+    assert_false(sl_node_idle(fake.node));
+    fake_xfer_says(l, SL_XFER_SEND_DONE, SL_ECANCELED, 0, false);
+    assert_true(sl_node_idle(fake.node));
+}
+
 static void leg_refused_by_the_engine_leaves_nothing(void **state)
 {
     (void)state;
@@ -194,6 +235,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(leg_placed_twice_is_one_leg),
         TEST(leg_ended_twice_tells_its_router_once),
+        TEST(leg_whose_deadline_passes_ends_by_itself),
+        TEST(transfer_is_told_of_what_is_computed_only),
+        TEST(node_is_busy_until_its_transfers_have_ended),
         TEST(leg_refused_by_the_engine_leaves_nothing),
         TEST(answers_to_schemas_are_bounded),
         TEST(finished_legs_are_bounded),

@@ -312,9 +312,11 @@ static void probs_packed_come_back_and_other_lengths_are_refused(void **state)
             if (other != n)
                 assert_int_equal(sl_kv_probs_unpack(bytes, other, &u), SL_EPROTO);
     }
-    bytes[4] = SL_PICK_MAX_TOP + 1;
-    assert_int_equal(sl_kv_probs_unpack(bytes, sizeof bytes, &u), SL_EPROTO);
-    assert_int_equal(u.n_top, 0);
+    unsigned char more[SL_KV_PROBS_MAX_BYTES + 8] = {[4] = SL_PICK_MAX_TOP + 1};
+    for (size_t n = SL_KV_PROBS_MAX_BYTES; n <= sizeof more; n += 8) { /* one too many, in bytes for it too */
+        assert_int_equal(sl_kv_probs_unpack(more, n, &u), SL_EPROTO);
+        assert_int_equal(u.n_top, 0);
+    }
 }
 
 static void text_of_a_peer_is_cut_and_printable(void **state)

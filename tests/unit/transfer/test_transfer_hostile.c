@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/transfer/link_loop.h"
 #include "tests/support/support.h"
 #include "tests/unit/transfer/raw_peer.h"
 #include "tests/unit/transfer/xfer_cases.h"
@@ -32,6 +33,15 @@ static struct sl_kv_header commit_message(const struct sl_xfer_key *k, uint32_t 
                                  .index = index,
                                  .count = count,
                                  .n_tokens = n_tokens};
+}
+
+static void digests_of(const struct raw_peer *r, const unsigned char *pages, uint32_t n, unsigned char *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t v = sl_kv_page_digest(&r->hello.id.geometry, pages + i * 256, PT);
+        for (int b = 0; b < 8; b++)
+            out[i * 8 + (uint32_t)b] = (unsigned char)(v >> (8 * b));
+    }
 }
 
 static void assert_untouched(const struct rig_node *n)
@@ -197,15 +207,10 @@ static void wild_pages_land_nowhere(void **state)
     assert_false(rig_has(&d, SL_XFER_RECV_DONE, &k));
 
     /* now as it should be */
-    struct sl_kv_geometry geometry = r.hello.id.geometry;
     unsigned char good[5 * 256], digests[5 * 8];
     for (size_t i = 0; i < sizeof good; i++)
         good[i] = (unsigned char)(i * 7 + i / 256);
-    for (uint32_t i = 0; i < 5; i++) {
-        uint64_t v = sl_kv_page_digest(&geometry, good + i * 256, PT);
-        for (int b = 0; b < 8; b++)
-            digests[i * 8 + (uint32_t)b] = (unsigned char)(v >> (8 * b));
-    }
+    digests_of(&r, good, 5, digests);
     h = pages_message(&k, 1, 2);
     raw_send(&r, &h, good, 512);
     h = commit_message(&k, 1, 2, 6 * PT, 0);
@@ -235,6 +240,135 @@ static void wild_pages_land_nowhere(void **state)
     assert_memory_equal(rig_page(&d, 41), good + 3 * 256, 256);
     raw_close(&r);
     rig_close(&d);
+}
+
+/* D with a session of four pages, granted to a P that is this test; payloads sent while `holds` land at
+ * sl_link_loop_release(). */
+struct granted {
+    struct rig_node d;
+    struct raw_peer p;
+    struct sl_xfer_key k;
+    bool holds;
+};
+
+static enum sl_loop_fault hold_pages(void *arg, const void *header, size_t header_len, size_t payload_len)
+{
+    const struct granted *g = arg;
+    (void)header, (void)header_len;
+    return payload_len >= 256 && g->holds ? SL_LOOP_HOLD : SL_LOOP_DELIVER;
+}
+
+static const uint32_t granted_pages[4] = {10, 11, 12, 13};
+
+static void granted_open(struct granted *g)
+{
+    struct sl_xfer_peer ref = {.name = "p0", .boot_id = 7};
+    g->k = rig_key("mine", 1);
+    g->holds = false;
+    sl_link_loop_set_fault(hold_pages, g);
+    rig_open(&g->d, &(struct rig_opts){.name = "d0"});
+    raw_open(&g->p, "loop", "p0", 7);
+    raw_join(&g->p, &g->d);
+    assert_int_equal(sl_xfer_recv_open(g->d.x, &g->k, &ref, granted_pages, 4 * PT, 0, RIG_DEADLINE_MS),
+                     SL_OK);
+    struct sl_kv_header h = {
+        .type = SL_KV_ANNOUNCE, .key = g->k, .n_tokens = 4 * PT, .deadline_ms = RIG_DEADLINE_MS};
+    raw_send(&g->p, &h, NULL, 0);
+    raw_free(raw_wait(&g->p, SL_KV_GRANT));
+}
+
+static void granted_close(struct granted *g)
+{
+    raw_close(&g->p);
+    rig_close(&g->d);
+    sl_link_loop_set_fault(NULL, NULL);
+}
+
+static void send_some(struct granted *g, bool held, uint32_t index, uint32_t count,
+                      const unsigned char *bytes)
+{
+    struct sl_kv_header h = pages_message(&g->k, index, count);
+    g->holds = held;
+    raw_send(&g->p, &h, bytes, count * g->d.page_bytes);
+}
+
+static void page_that_is_landing_is_not_written_by_another_message(void **state)
+{
+    struct granted g;
+    (void)state;
+    granted_open(&g);
+    memset(junk, 0x5a, sizeof junk);
+    send_some(&g, true, 0, 2, junk);
+    send_some(&g, false, 1, 2, junk);
+    rig_wait_dropped(&g.d, 1);
+    assert_untouched(&g.d);
+    granted_close(&g);
+}
+
+static void session_that_closes_takes_no_more_pages(void **state)
+{
+    struct granted g;
+    (void)state;
+    granted_open(&g);
+    memset(junk, 0x5a, sizeof junk);
+    send_some(&g, true, 0, 2, junk);
+    struct sl_kv_header ping = {.type = SL_KV_PING};
+    raw_send(&g.p, &ping, NULL, 0);
+    raw_free(raw_wait(&g.p, SL_KV_PONG)); /* D waits for the two */
+    assert_int_equal(sl_xfer_recv_cancel(g.d.x, &g.k), SL_OK);
+    raw_free(raw_wait(&g.p, SL_KV_ABORT));
+    send_some(&g, false, 2, 2, junk);
+    rig_wait_dropped(&g.d, 1);
+    assert_untouched(&g.d);
+    assert_false(rig_has(&g.d, SL_XFER_RECV_DONE, &g.k));
+    sl_link_loop_release();
+    assert_int_equal(rig_wait(&g.d, SL_XFER_RECV_DONE, &g.k).err, SL_ECANCELED);
+    granted_close(&g);
+}
+
+/* Pages are asked for again when nothing of the session lands any more, and what was sent before P heard of it does not
+ * count: else the old bytes would lie where the new ones are to come. */
+static void damaged_page_is_asked_for_when_nothing_lands_any_more(void **state)
+{
+    struct granted g;
+    struct raw_message *m;
+    unsigned char good[4 * 256], digests[4 * 8];
+    (void)state;
+    granted_open(&g);
+    memset(junk, 0x5a, sizeof junk);
+    for (size_t i = 0; i < sizeof good; i++)
+        good[i] = (unsigned char)(i * 7 + i / 256);
+    digests_of(&g.p, good, 4, digests);
+    send_some(&g, true, 2, 2, junk);
+    send_some(&g, false, 0, 2, junk);
+    struct sl_kv_header h = commit_message(&g.k, 0, 2, 4 * PT, 0);
+    raw_send(&g.p, &h, digests, 16);
+    h = (struct sl_kv_header){.type = SL_KV_PING, .value = 4711};
+    raw_send(&g.p, &h, NULL, 0);
+    do {
+        while ((m = raw_next(&g.p)) == NULL)
+            raw_progress(&g.p, 20);
+        assert_int_not_equal(m->h.type, SL_KV_ANSWER);
+        h = m->h;
+        raw_free(m);
+    } while (h.type != SL_KV_PONG || h.value != 4711);
+    sl_link_loop_release();
+    m = raw_wait(&g.p, SL_KV_ANSWER);
+    assert_int_equal(m->h.flags, 0);
+    assert_int_equal(m->h.index, 0);
+    assert_int_equal(m->h.count, 1);
+    raw_free(m);
+    send_some(&g, false, 2, 2, junk);
+    rig_wait_dropped(&g.d, 1);
+    send_some(&g, false, 0, 4, good);
+    h = commit_message(&g.k, 0, 4, 4 * PT, SL_KV_FLAG_LAST);
+    raw_send(&g.p, &h, digests, 32);
+    struct sl_xfer_event r = rig_wait(&g.d, SL_XFER_RECV_DONE, &g.k);
+    assert_int_equal(r.err, SL_OK);
+    assert_int_equal(r.resends, 1);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_memory_equal(rig_page(&g.d, granted_pages[i]), good + i * 256, 256);
+    granted_close(&g);
 }
 
 /* Another peer that knows the key of a request is not its P. */
@@ -290,20 +424,23 @@ static void a_stranger_touches_no_session(void **state)
     rig_close(&d);
 }
 
-static void announce_of_another_length_is_refused_in_words(void **state)
+static void announce_that_was_not_asked_for_is_refused_in_words(void **state)
 {
     struct rig_node d;
     struct raw_peer p;
-    struct sl_xfer_peer ref = {.name = "p0", .boot_id = 7};
     uint32_t pages[2] = {0, 1};
     (void)state;
     rig_open(&d, &(struct rig_opts){.name = "d0"});
     raw_open(&p, "loop", "p0", 7);
     raw_join(&p, &d);
-    for (uint32_t announce_first = 0; announce_first < 2; announce_first++) {
-        struct sl_xfer_key k = rig_key("length", announce_first);
-        struct sl_kv_header h = {
-            .type = SL_KV_ANNOUNCE, .key = k, .n_tokens = 2 * PT - 1, .deadline_ms = 60000};
+    for (uint32_t i = 0; i < 4; i++) {
+        bool announce_first = i % 2, other_start = i / 2; /* of p0; else another length */
+        struct sl_xfer_peer ref = {.name = "p0", .boot_id = other_start ? 6 : 7};
+        struct sl_xfer_key k = rig_key("unasked", i);
+        struct sl_kv_header h = {.type = SL_KV_ANNOUNCE,
+                                 .key = k,
+                                 .n_tokens = other_start ? 2 * PT : 2 * PT - 1,
+                                 .deadline_ms = 60000};
         if (announce_first) {
             raw_send(&p, &h, NULL, 0);
             h = (struct sl_kv_header){.type = SL_KV_PING};
@@ -415,6 +552,36 @@ static void wild_answers_end_nothing(void **state)
     rig_close(&p);
 }
 
+/* Another decode node that knows the key of a request is not its D. */
+static void a_stranger_ends_no_session_of_another(void **state)
+{
+    struct rig_node p;
+    struct raw_peer d, s;
+    struct sl_xfer_key k = rig_key("mine", 1), other = rig_key("other", 1);
+    unsigned char bitmap[1] = {1};
+    (void)state;
+    rig_open(&p, &(struct rig_opts){.name = "p0"});
+    raw_open(&d, "loop", "d0", 7);
+    raw_open(&s, "loop", "d1", 8);
+    struct sl_xfer_peer to_d = raw_ref(&d), to_s = raw_ref(&s);
+    assert_int_equal(sl_xfer_send_open(p.x, &k, &to_d, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+    raw_be_joined(&d);
+    raw_free(raw_wait(&d, SL_KV_ANNOUNCE));
+    assert_int_equal(sl_xfer_send_open(p.x, &other, &to_s, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+    raw_be_joined(&s);
+    raw_free(raw_wait(&s, SL_KV_ANNOUNCE));
+    struct sl_kv_header h = {.type = SL_KV_GRANT, .key = k, .count = 4};
+    raw_send(&s, &h, bitmap, 1);
+    h = (struct sl_kv_header){.type = SL_KV_ABORT, .key = k};
+    raw_send(&s, &h, "no", 2);
+    rig_wait_dropped(&p, 2);
+    assert_false(rig_has(&p, SL_XFER_GRANTED, &k));
+    assert_false(rig_has(&p, SL_XFER_SEND_DONE, &k));
+    raw_close(&s);
+    raw_close(&d);
+    rig_close(&p);
+}
+
 /* A pair that does not match stays so: P does not knock again with every request. */
 static void a_refusal_is_kept_for_a_while(void **state)
 {
@@ -481,14 +648,25 @@ static struct raw_message *pass_on(struct raw_peer *from, struct raw_peer *to, e
     return m;
 }
 
+static void rename_in(struct raw_message *hello, const char *name)
+{
+    struct sl_kv_hello h;
+    assert_int_equal(sl_kv_hello_unpack(hello->payload, hello->len, &h), SL_OK);
+    snprintf(h.id.name, sizeof h.id.name, "%s", name);
+    sl_kv_hello_pack(&h, hello->payload);
+}
+
 /* Someone between two nodes who has heard one handshake cannot make another of it: not again at the same node,
- * whose nonce is another one then, and not at a node that was not meant. */
+ * whose nonce is another one then, not at a node that was not meant, and not as another node. */
 static void proof_heard_counts_only_once_and_where_it_was_meant(void **state)
 {
+    enum { AGAIN, ELSEWHERE, AS_ANOTHER, N_WAYS };
+    static const char *const refused[N_WAYS] = {
+        [AGAIN] = "p0 has another cluster secret than d0; give both the same cluster_secret_file",
+        [ELSEWHERE] = "p0 has another cluster secret than d0; give both the same cluster_secret_file",
+        [AS_ANOTHER] = "p1 has another cluster secret than d0; give both the same cluster_secret_file"};
     (void)state;
-    static const char refused[] =
-        "p0 has another cluster secret than d0; give both the same cluster_secret_file";
-    for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+    for (int way = 0; way < N_WAYS; way++) {
         struct rig_node p, d;
         struct raw_peer as_d, as_p;
         struct sl_xfer_key k = rig_key("k", 1);
@@ -497,15 +675,18 @@ static void proof_heard_counts_only_once_and_where_it_was_meant(void **state)
         raw_open(&as_d, "loop", "d1", 1);
         raw_open(&as_p, "loop", "p0", 1);
         struct sl_xfer_peer to = raw_ref(&as_d);
-        if (!elsewhere)
+        if (way != ELSEWHERE)
             snprintf(to.name, sizeof to.name, "d0");
         assert_int_equal(sl_xfer_send_open(p.x, &k, &to, PT, RIG_DEADLINE_MS), SL_OK);
         raw_connect(&as_p, &d);
-        struct raw_message *hello = pass_on(&as_d, &as_p, SL_KV_HELLO);
+        struct raw_message *hello = raw_wait(&as_d, SL_KV_HELLO);
+        if (way == AS_ANOTHER)
+            rename_in(hello, "p1");
+        raw_send(&as_p, &hello->h, hello->payload, hello->len);
         raw_free(pass_on(&as_p, &as_d, SL_KV_CHALLENGE));
         struct raw_message *proof = pass_on(&as_d, &as_p, SL_KV_PROOF),
                            *ack = raw_wait(&as_p, SL_KV_HELLO_ACK);
-        if (!elsewhere) {
+        if (way == AGAIN) {
             assert_int_equal(ack->h.flags, SL_KV_FLAG_OK); /* that one was for d0 */
             raw_free(ack);
             raw_connect(&as_p, &d);
@@ -515,7 +696,7 @@ static void proof_heard_counts_only_once_and_where_it_was_meant(void **state)
             ack = raw_wait(&as_p, SL_KV_HELLO_ACK);
         }
         assert_int_equal(ack->h.flags, 0);
-        assert_string_equal((char *)ack->payload + SL_KV_IDENTITY_BYTES, refused);
+        assert_string_equal((char *)ack->payload + SL_KV_IDENTITY_BYTES, refused[way]);
         /* and what follows counts for nothing */
         raw_send(&as_p, &proof->h, proof->payload, proof->len);
         raw_send(&as_p, &(struct sl_kv_header){.type = SL_KV_ANNOUNCE, .key = k, .n_tokens = PT}, NULL, 0);
@@ -528,6 +709,41 @@ static void proof_heard_counts_only_once_and_where_it_was_meant(void **state)
         rig_close(&d);
         rig_close(&p);
     }
+}
+
+/* Nor can who has heard what D said to P's nonce say it again to the next one. */
+static void ack_heard_counts_for_no_other_handshake(void **state)
+{
+    struct rig_node p, d;
+    struct raw_peer as_d, as_p, again;
+    struct sl_xfer_key k = rig_key("k", 1), next = rig_key("k", 2);
+    (void)state;
+    rig_open(&p, &(struct rig_opts){.name = "p0", .secret = "ours"});
+    rig_open(&d, &(struct rig_opts){.name = "d0", .secret = "ours"});
+    raw_open(&as_d, "loop", "d0", 1);
+    raw_open(&as_p, "loop", "p0", 1);
+    raw_open(&again, "loop", "d0", 1);
+    struct sl_xfer_peer to = raw_ref(&as_d), to_again = raw_ref(&again);
+    assert_int_equal(sl_xfer_send_open(p.x, &k, &to, PT, RIG_DEADLINE_MS), SL_OK);
+    raw_connect(&as_p, &d);
+    raw_free(pass_on(&as_d, &as_p, SL_KV_HELLO));
+    struct raw_message *challenge = pass_on(&as_p, &as_d, SL_KV_CHALLENGE);
+    raw_free(pass_on(&as_d, &as_p, SL_KV_PROOF));
+    struct raw_message *ack = pass_on(&as_p, &as_d, SL_KV_HELLO_ACK);
+    raw_free(raw_wait(&as_d, SL_KV_ANNOUNCE)); /* P takes that one */
+    assert_int_equal(sl_xfer_send_open(p.x, &next, &to_again, PT, RIG_DEADLINE_MS), SL_OK);
+    raw_free(raw_wait(&again, SL_KV_HELLO));
+    raw_send(&again, &challenge->h, challenge->payload, challenge->len);
+    raw_free(raw_wait(&again, SL_KV_PROOF));
+    raw_send(&again, &ack->h, ack->payload, ack->len);
+    assert_int_equal(rig_wait(&p, SL_XFER_SEND_DONE, &next).err, SL_EMISMATCH);
+    raw_free(ack);
+    raw_free(challenge);
+    raw_close(&again);
+    raw_close(&as_p);
+    raw_close(&as_d);
+    rig_close(&d);
+    rig_close(&p);
 }
 
 /* A node that cannot prove the secret is believed nothing, whatever it accepts. */
@@ -550,19 +766,45 @@ static void decode_node_that_only_says_yes_is_refused(void **state)
     rig_close(&p);
 }
 
+/* Nor is one with another model, though it takes the pair. */
+static void decode_node_that_takes_another_model_is_refused(void **state)
+{
+    struct rig_node p;
+    struct raw_peer d;
+    struct sl_xfer_key k = rig_key("k", 1);
+    (void)state;
+    rig_open(&p, &(struct rig_opts){.name = "p0"});
+    raw_open(&d, "loop", "d0", 7);
+    d.hello.id.model_digest.lo = 0xabc;
+    struct sl_xfer_peer to = raw_ref(&d);
+    assert_int_equal(sl_xfer_send_open(p.x, &k, &to, PT, RIG_DEADLINE_MS), SL_OK);
+    raw_be_joined(&d);
+    struct sl_xfer_event s = rig_wait(&p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(s.err, SL_EMISMATCH);
+    assert_non_null(strstr(s.why, "model digest differs"));
+    raw_close(&d);
+    rig_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_hello_nothing_counts),
         cmocka_unit_test(broken_headers_are_counted_and_survived),
         cmocka_unit_test(wild_pages_land_nowhere),
+        cmocka_unit_test(page_that_is_landing_is_not_written_by_another_message),
+        cmocka_unit_test(session_that_closes_takes_no_more_pages),
+        cmocka_unit_test(damaged_page_is_asked_for_when_nothing_lands_any_more),
         cmocka_unit_test(a_stranger_touches_no_session),
-        cmocka_unit_test(announce_of_another_length_is_refused_in_words),
+        cmocka_unit_test(announce_that_was_not_asked_for_is_refused_in_words),
         cmocka_unit_test(too_many_announces_are_refused_not_forgotten),
         cmocka_unit_test(wild_answers_end_nothing),
+        cmocka_unit_test(a_stranger_ends_no_session_of_another),
         cmocka_unit_test(a_refusal_is_kept_for_a_while),
         cmocka_unit_test(proof_heard_counts_only_once_and_where_it_was_meant),
+        cmocka_unit_test(ack_heard_counts_for_no_other_handshake),
         cmocka_unit_test(decode_node_that_only_says_yes_is_refused),
+        cmocka_unit_test(decode_node_that_takes_another_model_is_refused),
         cmocka_unit_test(a_silent_peer_is_cut_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

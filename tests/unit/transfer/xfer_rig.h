@@ -16,7 +16,8 @@ void rig_set_devices(const char *letters);
 #define RIG_PAGE_TOKENS 4u
 #define RIG_PAGES       64u /* of a pool, unless opts say more */
 #define RIG_WAIT_MS     300000u
-#define RIG_DEADLINE_MS 300000u
+#define RIG_NEVER_MS    (2 * RIG_WAIT_MS) /* of times that a test does not speak of: a wait fails before */
+#define RIG_DEADLINE_MS RIG_NEVER_MS
 
 struct rig_opts {
     const char *transport; /* NULL = "loop" */
@@ -27,8 +28,8 @@ struct rig_opts {
     uint64_t boot_id;      /* 0 = 1 */
     uint32_t n_pages;      /* 0 = RIG_PAGES */
     uint32_t head_dim;     /* 0 = 8: pages of 256 bytes */
-    uint32_t wait_ms;      /* 0 = RIG_WAIT_MS */
-    uint32_t peer_dead_ms; /* 0 = RIG_WAIT_MS */
+    uint32_t wait_ms;      /* 0 = RIG_NEVER_MS */
+    uint32_t peer_dead_ms; /* 0 = RIG_NEVER_MS */
     uint32_t heartbeat_ms; /* 0 = 100 */
     uint32_t stall_ms;     /* 0 = never */
     uint32_t max_sessions; /* 0 = 256 */

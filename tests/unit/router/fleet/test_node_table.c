@@ -285,6 +285,12 @@ static void no_progress_with_work_stalls(void **s)
     assert_false(sl_node_table_ready(t, &why));
     beat(t, "d0", 1, 12000, 6, 1); /* one more layer */
     assert_int_equal(n->state, SL_NODE_UP);
+    sl_node_table_forgive(t, 20000, 32000); /* the router stood still: it heard of none */
+    beat(t, "d0", 1, 32000, 6, 1);
+    assert_int_equal(n->state, SL_NODE_UP);
+    assert_true(sl_node_table_ready(t, &why));
+    n->may_decode = false;
+    assert_false(sl_node_table_ready(t, &why));
     sl_node_table_free(t);
 }
 

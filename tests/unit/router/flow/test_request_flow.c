@@ -378,6 +378,31 @@ static void client_leaves_both_legs_are_canceled_with_a_tombstone(void **s)
     rig_close(&r);
 }
 
+/* It may have heard of the end before it heard of the request, and have forgotten that. */
+static void node_that_takes_a_request_after_its_end_is_told_again(void **s)
+{
+    (void)s;
+    struct rig r;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    struct rig_node *d = rig_node(&r, "d0", false);
+    assert_true(rig_join(d));
+    struct rig_client c;
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    struct sl_wire_in *submit = rig_take(d, SUBMIT);
+    sl_flow_cancel(r.flow, c.id);
+    c.done = true;
+    rig_accept(d, CANCEL, NULL);
+    rig_wait_idle(&r);
+    rig_answer(submit, SL_OK);
+    struct sl_wire_in *in = rig_take(d, CANCEL);
+    assert_string_equal(in->msg->cancel->request_id, c.id);
+    assert_int_equal(in->msg->cancel->attempt, 1);
+    rig_answer(in, SL_OK);
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
 static void few_requests(struct sl_flow_conf *conf)
 {
     conf->max_requests = 2;
@@ -549,6 +574,7 @@ int main(void)
         cmocka_unit_test(stop_string_across_tokens_cancels_and_counts),
         cmocka_unit_test(end_that_waits_for_facts_takes_no_cpu),
         cmocka_unit_test(client_leaves_both_legs_are_canceled_with_a_tombstone),
+        cmocka_unit_test(node_that_takes_a_request_after_its_end_is_told_again),
         cmocka_unit_test(submit_over_the_limit_is_refused),
         cmocka_unit_test(submit_without_nodes_is_refused),
         cmocka_unit_test(demanded_mode_impossible_is_an_error_event),

@@ -428,11 +428,29 @@ static void excluded_and_draining_nodes_get_nothing(void **s)
         struct sl_place_choice out = placed(&c, &r);
         assert_true(out.best.d != 1 && out.best.p != 1);
     }
+    struct sl_place_req pd = request(SL_PLACE_PD, 300);
+    assert_int_equal(placed(&c, &pd).best.p, 0); /* which prefers it */
+    c.nodes[0].may_prefill = false;
+    assert_int_equal(placed(&c, &pd).best.p, 2);
     c.nodes[0].excluded = c.nodes[2].excluded = "failed before";
     struct sl_place_req r = request(SL_PLACE_HYBRID, 300);
     struct sl_why why;
     assert_int_equal(refused(&c, &r, &why), SL_ENOTREADY);
     assert_non_null(strstr(why.text, "d0: draining"));
+}
+
+static void pd_prefill_node_has_room_and_pages_of_the_same_size(void **s)
+{
+    (void)s;
+    struct cluster c;
+    make(&c, 3);
+    struct sl_place_req r = request(SL_PLACE_PD, 100);
+    assert_int_equal(placed(&c, &r).best.p, 0);
+    c.nodes[0].total_pages = 4; /* 64 tokens */
+    assert_int_not_equal(placed(&c, &r).best.p, 0);
+    make(&c, 3);
+    c.nodes[0].page_tokens = 32;
+    assert_int_not_equal(placed(&c, &r).best.p, 0);
 }
 
 static void no_nodes_and_too_big_are_refused_in_words(void **s)
@@ -800,6 +818,7 @@ int main(void)
         cmocka_unit_test(split_wrong_wishes_are_refused),
         cmocka_unit_test(wanted_nodes_are_taken_or_refused),
         cmocka_unit_test(excluded_and_draining_nodes_get_nothing),
+        cmocka_unit_test(pd_prefill_node_has_room_and_pages_of_the_same_size),
         cmocka_unit_test(no_nodes_and_too_big_are_refused_in_words),
         cmocka_unit_test(burst_with_ledger_counted_spreads),
         cmocka_unit_test(kept_candidates_are_the_cheapest_in_order),
