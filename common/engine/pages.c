@@ -73,8 +73,7 @@ bool sl_seq_take_pages(struct sl_seq *s, uint32_t n)
 static struct sl_preempt_seq victim_of(const struct sl_seq *s)
 {
     const struct sl_engine *e = s->e;
-    struct sl_preempt_seq v = {
-        .order = s->order, .pinned = s->pinned || s->in_step || s->closing, .granted = s->granted};
+    struct sl_preempt_seq v = {.order = s->order, .pinned = s->pinned, .granted = s->granted};
     for (uint32_t i = 0; i < s->n_pages; i++) {
         uint32_t cached = sl_kv_prefix_cached(e->prefix, s->pages[i]);
         if (sl_kv_pool_refs(e->pool, s->pages[i]) - cached > 1)
@@ -91,6 +90,7 @@ static struct sl_preempt_seq victim_of(const struct sl_seq *s)
 static uint32_t gather_victims(struct sl_engine *e)
 {
     uint32_t n = 0;
+    SL_ASSERT(!e->in_flight); /* so nothing is in a step, or closes at the end of one */
     SL_LIST_FOREACH (pos, &e->running)
         e->victim_seqs[n++] = SL_CONTAINER_OF(pos, struct sl_seq, link);
     SL_LIST_FOREACH (pos, &e->done) {

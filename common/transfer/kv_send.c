@@ -115,7 +115,6 @@ static void announce(struct sl_xfer *x, struct sl_send *s)
 static void connect_session(struct sl_xfer *x, struct sl_send *s, const struct sl_xfer_peer *to)
 {
     struct sl_why why = {0};
-    s->connect_by_ms = sl_now_ms() + x->conf.wait_ms;
     s->peer = sl_peer_dial(x, to, &why);
     if (!s->peer)
         close_session(x, s, SL_EPEER, why.text);
@@ -489,8 +488,6 @@ void sl_send_tick(struct sl_xfer *x, uint64_t now)
         } else if (sl_xfer_due(x, s->deadline_ms, now)) {
             tell_abort(s->peer, &s->key, "the deadline passed");
             close_session(x, s, SL_EDEADLINE, "the deadline passed");
-        } else if (s->state == SL_SEND_CONNECT && sl_xfer_due(x, s->connect_by_ms, now)) {
-            close_session(x, s, SL_EPEER, "the decode node cannot be reached");
         }
     }
 }

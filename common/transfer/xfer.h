@@ -103,7 +103,7 @@ struct sl_send {
     enum sl_err err; /* of SL_SEND_CLOSING */
     bool silent;     /* only there to tell D of an abort: no event at the end, no place in n_sessions */
     char why[SL_KV_MAX_WHY];
-    uint64_t deadline_ms, connect_by_ms;
+    uint64_t deadline_ms;
     uint64_t ready_us, bytes_after_ready, closing_since_ms;
 };
 
