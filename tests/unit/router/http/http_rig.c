@@ -153,7 +153,7 @@ static void handle_many(struct http_rig *rig, struct sl_http_call *c)
     s->call = c;
     sl_http_ref(c);
     sl_http_attach(c, &(struct sl_http_owner){many_wake, stream_closed, s});
-    rig->many[atomic_load(&rig->n_many)] = c;
+    rig->many[atomic_fetch_add(&rig->n_many_begun, 1)] = c;
     atomic_fetch_add(&rig->n_many, 1);
 }
 

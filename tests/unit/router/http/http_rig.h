@@ -25,7 +25,7 @@ struct http_rig {
     _Atomic size_t flooded; /* bytes that the last /flood could write */
     /* /many: calls that all get their one frame when all_at_once is set */
     struct sl_http_call *many[N_MANY];
-    _Atomic size_t n_many;
+    _Atomic size_t n_many_begun, n_many; /* n_many of them stand there */
     _Atomic bool all_at_once;
     size_t n_given;                /* frames; http thread */
     _Atomic size_t n_given_before; /* the same when /count came */
