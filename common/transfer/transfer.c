@@ -267,10 +267,18 @@ static void judge_progress(struct sl_xfer *x, uint64_t now, uint64_t late)
     sl_recv_give_up_all(x, why);
 }
 
-/* Heartbeats, deadlines, what did not fit the event queue. An idle thread sleeps until one of them is due. */
+/* What the link has. True: there may be more. */
+static bool drain_link(struct sl_xfer *x)
+{
+    return !(x->stage && sl_stage_is_full(x)) && x->ops->progress(x->link);
+}
+
+/* Heartbeats, deadlines, what did not fit the event queue. An idle thread sleeps until one of them is due; what came
+ * while it slept, or while it was at a command, is looked at before anything is found late. */
 static void on_tick(void *arg)
 {
     struct sl_xfer *x = arg;
+    (void)drain_link(x);
     uint64_t now = sl_now_ms(), late = sl_timer_late_ms(x->tick), wait = SL_XFER_TICK_MS;
     x->next_due_ms = now + SL_XFER_IDLE_MS;
     SL_LIST_FOREACH_SAFE (n, tmp, &x->peers)
@@ -294,11 +302,10 @@ static void on_link(void *arg, uint32_t events)
 }
 
 /* One round: what the link has, what sessions may send, then fds and timers. Busy rounds do not wait, and
- * each is bounded: deadlines and cancels are seen while pages flow. Timers judge after the link was drained.
- */
+ * each is bounded: deadlines and cancels are seen while pages flow. */
 static void round_once(struct sl_xfer *x, uint32_t max_wait_ms)
 {
-    bool full = x->stage && sl_stage_is_full(x), busy = !full && x->ops->progress(x->link);
+    bool busy = drain_link(x);
     if (x->stage)
         busy |= sl_stage_step(x);
     if (x->pump_wanted) {

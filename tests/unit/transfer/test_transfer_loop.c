@@ -467,9 +467,10 @@ static void slow_link_is_told_as_one(void **state)
     sl_link_loop_set_fault(NULL, NULL);
 }
 
-/* D's thread is held in a timer of its own until its deadline is over and all pages lie in its inbox. */
+/* D's thread is held, in a timer of its own or at a command, until its deadline is over and all pages lie in its inbox. */
 struct late {
     enum sl_loop_fault pages; /* what happens to them */
+    bool at_command;          /* that gives up another transfer */
     pthread_t d;
     atomic_bool known, held, last_sent;
     uint64_t until_ms;
@@ -489,8 +490,8 @@ static enum sl_loop_fault hold_d(void *arg, const void *header, size_t header_le
         return l->pages;
     } else if (h.type == SL_KV_COMMIT && h.flags & SL_KV_FLAG_LAST) {
         atomic_store(&l->last_sent, true);
-    } else if (h.type == SL_KV_PING && atomic_load(&l->known) && pthread_equal(l->d, pthread_self()) &&
-               !atomic_exchange(&l->held, true)) {
+    } else if (h.type == (l->at_command ? SL_KV_ABORT : SL_KV_PING) && atomic_load(&l->known) &&
+               pthread_equal(l->d, pthread_self()) && !atomic_exchange(&l->held, true)) {
         while (!atomic_load(&l->last_sent) || sl_now_ms() < l->until_ms)
             usleep(1000);
     }
@@ -507,6 +508,14 @@ static void send_while_d_is_held(struct xfer_pair *t, struct late *l, const stru
     l->until_ms = sl_now_ms() + (deadline_ms < RIG_DEADLINE_MS ? deadline_ms + 100 : 0);
     assert_int_equal(sl_xfer_recv_open(t->d.x, k, &t->p.peer, d, 4 * PT, 0, deadline_ms), SL_OK);
     assert_int_equal(sl_xfer_send_open(t->p.x, k, &t->d.peer, 4 * PT, RIG_DEADLINE_MS), SL_OK);
+    if (l->at_command) {
+        static const uint32_t page = 8;
+        struct sl_xfer_key other = rig_key("other", 1);
+        assert_int_equal(sl_xfer_recv_open(t->d.x, &other, &t->p.peer, &page, PT, 0, RIG_DEADLINE_MS), SL_OK);
+        assert_int_equal(sl_xfer_send_open(t->p.x, &other, &t->d.peer, PT, RIG_DEADLINE_MS), SL_OK);
+        rig_wait(&t->p, SL_XFER_GRANTED, &other);
+        assert_int_equal(sl_xfer_recv_cancel(t->d.x, &other), SL_OK);
+    }
     for (uint64_t end = sl_now_ms() + RIG_WAIT_MS; !atomic_load(&l->held); usleep(1000))
         if (sl_now_ms() > end)
             fail_msg("D's thread was not held");
@@ -532,7 +541,7 @@ static void pages_of_a_session_that_only_tells_its_end_are_nothing(void **state)
 
 static void what_has_arrived_is_seen_before_the_deadline_is_judged(void **state)
 {
-    struct late l = {0};
+    struct late l = {.at_command = true};
     struct xfer_pair t;
     struct sl_xfer_key k = rig_key("late", 1);
     uint32_t p[4] = {0, 1, 2, 3}, d[4] = {4, 5, 6, 7};
