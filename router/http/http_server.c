@@ -9,7 +9,8 @@
  * once, new clients are accepted and read between them.
  *
  * A connection past max_connections takes the place of the one that waits for its client longest: idle, else in the
- * middle of a request, else with an answer that it does not read. Where there is none, it is answered 503; past REFUSED_CONNECTIONS more they wait to be accepted.
+ * middle of a request, else with an answer that it does not read. Where there is none, it is answered 503; past
+ * REFUSED_CONNECTIONS more they wait to be accepted.
  * The library's inactivity timeout ends connections that take no bytes; times for receiving are ours, because one byte
  * a second counts as activity there. Over TLS no 408 can be sent past the library: those are only cut.
  *
