@@ -102,19 +102,24 @@ class Service(unittest.TestCase):
         except urllib.error.HTTPError as e:
             return e.code
 
-    def test_an_engine_that_hangs_does_not_feed_the_watchdog(self):
+    def a_node_that_hangs(self, **keys):
+        """A client waits for its first step, which never ends."""
         self.start_router(self.write("router.conf", self.router_text()))
-        node = self.start("sluice-decode", self.write("node.conf", self.node_text(fault_wedge_step=1)), self.manager.env())
+        node = self.start("sluice-decode", self.write("node.conf", self.node_text(fault_wedge_step=1, **keys)), self.manager.env())
         self.manager.wait("READY=1")
-        self.assertTrue([x for x in self.manager.heard if x.startswith("STATUS=loading the model, ")], self.manager.heard)
-        self.manager.wait("WATCHDOG=1")
         wait_for("the router to be ready", lambda: self.ask("/health") == 200)
         body = {"model": "tiny", "prompt": [17, 18, 19], "max_tokens": 4}
         client = subprocess.Popen(["curl", "-s", "-o", "/dev/null", "-H", "Content-Type: application/json", "-d", json.dumps(body),
                                    f"http://127.0.0.1:{self.http}/v1/completions"])
         self.addCleanup(lambda: (client.kill(), client.wait()))
+        wait_for("the node to see that it hangs", lambda: "the step in flight makes no progress" in node.log())
+        return node
+
+    def test_an_engine_that_hangs_does_not_feed_the_watchdog(self):
+        node = self.a_node_that_hangs()
+        self.assertTrue([x for x in self.manager.heard if x.startswith("STATUS=loading the model, ")], self.manager.heard)
+        self.manager.wait("WATCHDOG=1")
         complaints = lambda: node.log().count("the step in flight makes no progress")
-        wait_for("the node to see that it hangs", lambda: complaints() >= 1)
         fed = self.manager.count("WATCHDOG=1")
         wait_for("two more looks", lambda: complaints() >= 3)
         self.assertEqual(self.manager.count("WATCHDOG=1"), fed)
@@ -127,15 +132,7 @@ class Service(unittest.TestCase):
         self.assertNotIn("s more for it", node.log())
 
     def test_a_stop_of_a_node_that_hangs_says_what_it_waits_for(self):
-        self.start_router(self.write("router.conf", self.router_text()))
-        node = self.start("sluice-decode", self.write("node.conf", self.node_text(fault_wedge_step=1, drain_ms=1)), self.manager.env())
-        self.manager.wait("READY=1")
-        wait_for("the router to be ready", lambda: self.ask("/health") == 200)
-        body = {"model": "tiny", "prompt": [17, 18, 19], "max_tokens": 4}
-        client = subprocess.Popen(["curl", "-s", "-o", "/dev/null", "-H", "Content-Type: application/json", "-d", json.dumps(body),
-                                   f"http://127.0.0.1:{self.http}/v1/completions"])
-        self.addCleanup(lambda: (client.kill(), client.wait()))
-        wait_for("the node to see that it hangs", lambda: "the step in flight makes no progress" in node.log())
+        node = self.a_node_that_hangs(drain_ms=1)
         node.kill(signal.SIGTERM)
         wait_for("the sentence", lambda: "s more for it, unless another signal comes" in node.log())
         node.kill(signal.SIGTERM)
