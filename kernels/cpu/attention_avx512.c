@@ -17,7 +17,7 @@
 
 #define TOGETHER 8u /* most KV heads: their blocks and the next ones are to fit L2 beside all else */
 
-_Static_assert(TOGETHER * ROWS <= SL_ATTN_QROWS, "the rows of all of them lie in one thread's scratch");
+_Static_assert(SL_ATTN_QROWS >= ROWS * TOGETHER, "the rows of all of them lie in one thread's scratch");
 
 /* One KV head of a tile, and its part of the thread's scratch. */
 struct head {
