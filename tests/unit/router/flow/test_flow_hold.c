@@ -84,14 +84,21 @@ static void keys_take_turns_and_urgent_ones_go_first(void **s)
     struct rig r;
     struct rig_node *d = full_node(&r, hold);
     struct rig_client a[4], b[1], urgent[1];
-    for (unsigned i = 0; i < 4; i++)
+    assert_int_equal(ask(&a[0], &r, "a", 0, 1), SL_OK);
+    take(d, &a[0]);
+    for (unsigned i = 1; i < 4; i++)
         assert_int_equal(ask(&a[i], &r, "a", 0, 1), SL_OK);
     assert_int_equal(ask(&b[0], &r, "b", 0, 1), SL_OK);
     assert_int_equal(ask(&urgent[0], &r, "a", -1, 1), SL_OK);
+    serve(d, &urgent[0]); /* the node runs it before the prompt of a[0], so it has nothing to wait for */
     rig_wait_open(&r, 6);
-    struct rig_client *order[] = {&a[0], &urgent[0], &b[0], &a[1], &a[2], &a[3]};
+    rig_say(d, a[0].id, 1, 0, "a");
+    rig_wait_tokens(&a[0], 1);
+    struct rig_client *order[] = {&b[0], &a[1], &a[2], &a[3]};
     for (size_t i = 0; i < SL_COUNTOF(order); i++)
         serve(d, order[i]);
+    end(d, &a[0]);
+    end(d, &urgent[0]);
     for (size_t i = 0; i < SL_COUNTOF(order); i++)
         end(d, order[i]);
     rig_wait_idle(&r);
