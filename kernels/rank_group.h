@@ -20,7 +20,7 @@ struct sl_rank_group {
     bool in_order;
     /* Called by every rank, in the same order with the same bytes, of parts [n_ranks, bytes] of which it has its own.
      * stream: sl_backend_ops.native_stream, of use in order. The wait for the others has no end: that no layer is
-     * computed is noticed elsewhere (common/node/node_life.h). SL_EPEER: this group is broken, for all ranks. */
+     * computed is noticed elsewhere (common/node/node_life.h). An error: this group is broken, for all ranks. */
     enum sl_err (*all_gather)(struct sl_rank_group *g, uint32_t rank, void *stream, void *parts, size_t bytes,
                               struct sl_why *why);
     void (*close)(struct sl_rank_group *g); /* when no rank is inside */

@@ -1,8 +1,10 @@
 /* common/transfer/nccl_group.c - see nccl_group.h.
  *
  * Communicators do not block, as in nccl_pair.c: a rank looks for an error while it waits, and so hears of a device
- * that fails instead of hanging in a call. A rank that never comes is no error of NCCL's: at the start there is a
- * limit; in a pass nobody computes then, which the node's watchdog sees, and which its stop does not wait for. */
+ * that fails instead of hanging in a call. What NCCL never gets done is no error of its own, so each wait for it has a
+ * limit. A group that has met one is lost: ncclCommAbort may wait for what hangs, and is left to the end of the process.
+ * That another rank's device never comes is not seen here: then nobody computes, which the node's watchdog sees, and
+ * which its stop does not wait for. */
 #include "common/transfer/nccl_group.h"
 
 #include <sched.h>
@@ -12,8 +14,10 @@
 #include "common/base/mem.h"
 #include "common/transfer/nccl_load.h"
 
-#define JOIN_MS      120000u /* NCCL joins the cards of a machine in seconds; a cold start may load for a minute */
-#define JOIN_LOOK_US 1000u /* between looks whether it has: nothing else waits for it */
+#define JOIN_MS  120000u /* NCCL joins the cards of a machine in seconds; a cold start may load for a minute */
+#define QUEUE_MS JOIN_MS /* an all-gather is queued in microseconds, but the first may connect the cards */
+#define SPIN_MS  1u      /* before the looks get rarer: an all-gather is queued by then */
+#define LOOK_US  1000u   /* between two looks from there on */
 
 struct rank {
     void *context, *comm;
@@ -21,6 +25,7 @@ struct rank {
 
 struct nccl_group {
     struct sl_rank_group group;
+    uint32_t queue_ms;
     struct rank of[]; /* [n_ranks] */
 };
 
@@ -49,25 +54,42 @@ static enum sl_err poll_comm(const struct rank *r, bool *through, struct sl_why 
     return SL_OK;
 }
 
-static enum sl_err wait_comm(const struct rank *r, struct sl_why *why)
+/* Until end_ms of sl_now_ms(), when it is SL_EDEVICE. what: NCCL has not ... */
+static enum sl_err wait_comm(const struct nccl_group *g, uint32_t rank, uint64_t end_ms, const char *what,
+                             struct sl_why *why)
 {
-    bool through = false;
-    enum sl_err e = poll_comm(r, &through, why);
-    for (; e == SL_OK && !through; e = poll_comm(r, &through, why))
-        sched_yield();
-    return e;
+    uint64_t spin_end_ms = sl_now_ms() + SPIN_MS;
+    for (;;) {
+        bool through = false;
+        enum sl_err e = poll_comm(&g->of[rank], &through, why);
+        uint64_t now = sl_now_ms();
+        if (e != SL_OK || through)
+            return e;
+        if (now >= end_ms)
+            return sl_why_set(why, SL_EDEVICE,
+                              "NCCL has not %s rank %u with the others of %u; see nvidia-smi for cards that "
+                              "hang, and what NCCL_DEBUG=INFO says",
+                              what, rank, g->group.n_ranks);
+        if (now < spin_end_ms)
+            sched_yield();
+        else
+            usleep(LOOK_US);
+    }
 }
 
 static enum sl_err all_gather(struct sl_rank_group *group, uint32_t rank, void *stream, void *parts,
                               size_t bytes, struct sl_why *why)
 {
-    const struct rank *r = &((struct nccl_group *)group)->of[rank];
+    const struct nccl_group *g = (struct nccl_group *)group;
+    const struct rank *r = &g->of[rank];
     int rc = sl_nccl.cuCtxSetCurrent(r->context);
     if (rc != SL_CUDA_SUCCESS)
         return failed_cuda(rc, why);
     rc = sl_nccl.ncclAllGather((char *)parts + rank * bytes, parts, bytes, SL_NCCL_UINT8, r->comm, stream);
-    return is_good(rc) ? wait_comm(r, why) /* only then is the stream's next thing behind it */
-                       : failed_nccl(rc, why);
+    if (!is_good(rc))
+        return failed_nccl(rc, why);
+    /* only then is the stream's next thing behind it */
+    return wait_comm(g, rank, sl_now_ms() + g->queue_ms, "queued an all-gather of", why);
 }
 
 static void group_close(struct sl_rank_group *group)
@@ -94,24 +116,6 @@ static enum sl_err rank_make(struct rank *r, uint32_t number, struct sl_why *why
                       sl_cuda_text(rc));
 }
 
-/* Until end_ms of sl_now_ms(). */
-static enum sl_err wait_joined(struct nccl_group *g, uint32_t rank, uint64_t end_ms, struct sl_why *why)
-{
-    for (;;) {
-        bool through = false;
-        enum sl_err e = poll_comm(&g->of[rank], &through, why);
-        if (e != SL_OK || through)
-            return e;
-        if (sl_now_ms() >= end_ms)
-            return sl_why_set(
-                why, SL_EDEVICE,
-                "NCCL has not joined rank %u with the others of %u; see nvidia-smi for cards that "
-                "hang, and what NCCL_DEBUG=INFO says",
-                rank, g->group.n_ranks);
-        usleep(JOIN_LOOK_US);
-    }
-}
-
 /* One thread starts all communicators, so as one group: a call alone would wait for the other ranks. */
 static enum sl_err join(struct nccl_group *g, uint32_t join_ms, struct sl_why *why)
 {
@@ -130,34 +134,33 @@ static enum sl_err join(struct nccl_group *g, uint32_t join_ms, struct sl_why *w
     uint64_t end_ms = sl_now_ms() + join_ms;
     enum sl_err e = SL_OK;
     for (uint32_t i = 0; i < g->group.n_ranks && e == SL_OK; i++)
-        e = wait_joined(g, i, end_ms, why);
+        e = wait_comm(g, i, end_ms, "joined", why);
     return e;
 }
 
-enum sl_err sl_nccl_group_open_within(uint32_t join_ms, uint32_t first_device, uint32_t n_ranks,
-                                      struct sl_rank_group **out, struct sl_why *why)
+enum sl_err sl_nccl_group_open_within(uint32_t join_ms, uint32_t queue_ms, uint32_t first_device,
+                                      uint32_t n_ranks, struct sl_rank_group **out, struct sl_why *why)
 {
     enum sl_err e = sl_nccl_load(first_device, why);
     if (e != SL_OK)
         return e;
     struct nccl_group *g = sl_xcalloc(1, sizeof *g + n_ranks * sizeof g->of[0]);
     g->group = (struct sl_rank_group){n_ranks, true, all_gather, group_close};
+    g->queue_ms = queue_ms;
     for (uint32_t i = 0; i < n_ranks && e == SL_OK; i++)
         e = rank_make(&g->of[i], first_device + i, why);
-    if (e == SL_OK)
-        e = join(g, join_ms, why);
-    if (e == SL_EDEVICE)
-        return e; /* the group is lost: an abort may wait for what never joined */
     if (e != SL_OK) {
         group_close(&g->group);
         return e;
     }
-    *out = &g->group;
-    return SL_OK;
+    e = join(g, join_ms, why);
+    if (e == SL_OK)
+        *out = &g->group;
+    return e;
 }
 
 enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks, struct sl_rank_group **out,
                                struct sl_why *why)
 {
-    return sl_nccl_group_open_within(JOIN_MS, first_device, n_ranks, out, why);
+    return sl_nccl_group_open_within(JOIN_MS, QUEUE_MS, first_device, n_ranks, out, why);
 }

@@ -7,14 +7,15 @@
 
 #include "kernels/rank_group.h"
 
-/* Rank r has device first_device + r. Waits until NCCL has joined the ranks, two minutes at most; any thread. *out is
- * the caller's, closed by its own close(). SL_ECONFIG: those of sl_nccl_load(), or a device that cannot be used.
- * SL_EPEER: what NCCL or CUDA said. SL_EDEVICE: the ranks were not joined, and what NCCL has begun stays with the
- * process. */
+/* Rank r has device first_device + r. Waits until NCCL has joined the ranks, two minutes at most, as does an all-gather
+ * until NCCL has queued it; any thread. *out is the caller's, closed by its own close(). SL_ECONFIG: those of
+ * sl_nccl_load(), or a device that cannot be used. SL_EPEER: what NCCL or CUDA said. SL_EDEVICE: NCCL was not through in
+ * that time. After these two what NCCL has begun stays with the process. */
 SL_MUST_CHECK enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks,
                                              struct sl_rank_group **out, struct sl_why *why);
-/* The same, join_ms at most. */
-SL_MUST_CHECK enum sl_err sl_nccl_group_open_within(uint32_t join_ms, uint32_t first_device, uint32_t n_ranks,
+/* The same with other limits of the two. */
+SL_MUST_CHECK enum sl_err sl_nccl_group_open_within(uint32_t join_ms, uint32_t queue_ms,
+                                                    uint32_t first_device, uint32_t n_ranks,
                                                     struct sl_rank_group **out, struct sl_why *why);
 
 #endif

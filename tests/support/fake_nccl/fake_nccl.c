@@ -11,6 +11,7 @@
  *   delay         starting and each transfer take N ms          error   the N-th group ends in an asynchronous error
  *   start_hang    it never starts                               stall   the N-th group moves nothing
  *   abort_hang    ncclCommAbort takes N ms                      lost    the connection breaks at the N-th group
+ *   launch_hang   the N-th group never gets on its stream
  *
  * FAKE_NCCL_VERSION is what ncclGetVersion says. */
 #include "tests/support/fake_nccl/fake_gpu.h"
@@ -469,7 +470,8 @@ int ncclCommGetAsyncError(void *comm, int *result);
 int ncclCommGetAsyncError(void *comm, int *result)
 {
     struct comm *c = comm;
-    if (c->n_group > 0 && --c->polls == 0) {
+    bool hangs = has_fault(c, "launch_hang") && c->n_groups >= c->fault.n;
+    if (c->n_group > 0 && !hangs && --c->polls == 0) {
         int busy = SL_NCCL_IN_PROGRESS;
         bool breaks = has_fault(c, "error") && c->n_groups == c->fault.n;
         if (atomic_compare_exchange_strong(&c->state, &busy, breaks ? SYSTEM_ERROR : SL_NCCL_SUCCESS) &&

@@ -22,6 +22,7 @@
 #define MOST_BYTES 300000u
 #define ROUNDS     30u
 #define GIVE_UP_S  120 /* a child that nothing ends */
+#define LONG_MS    (GIVE_UP_S * 1000u)
 
 /* A rank's memory on its device, as the caller has it: the fake's devices are host memory. */
 static void *device_memory(size_t bytes)
@@ -112,32 +113,49 @@ static void gather_for_ever(void *arg)
         ;
 }
 
-/* In a process of its own: a rank whose peer is gone hangs, as over the real NCCL, until the process ends. */
-static void asynchronous_error_of_nccl_is_told(void **state)
+/* In a process of its own: a rank whose peer is gone hangs, as over the real NCCL, until the process ends. The n-th
+ * all-gather of rank 1 ends with this error. */
+static void fault_in_a_pass_is_told(const char *fault, int n, uint32_t queue_ms, enum sl_err want,
+                                    const char *words)
 {
-    (void)state;
 #ifdef __SANITIZE_THREAD__
     skip(); /* which finds that the rank that hangs is never joined */
 #endif
     pid_t child = fork();
     if (child == 0) {
-        setenv("FAKE_NCCL_FAULT", "error:1:3", 1);
+        setenv("FAKE_NCCL_FAULT", fault, 1);
+        alarm(GIVE_UP_S);
         struct sl_why why = {{0}};
-        struct member other = {.nccl = nccl_group(2), .rank = 0};
+        struct member other = {.rank = 0};
+        if (sl_nccl_group_open_within(LONG_MS, queue_ms, 0, 2, &other.nccl, &why) != SL_OK)
+            _exit(9);
         int *parts = device_memory(2 * sizeof *parts);
         void *stream = stream_of(1);
         if (sl_thread_start(&other.thread, "rank", gather_for_ever, &other) != SL_OK)
             _exit(10);
-        for (int i = 1; i < 3; i++)
+        for (int i = 1; i < n; i++)
             if (other.nccl->all_gather(other.nccl, 1, stream, parts, sizeof *parts, &why) != SL_OK)
                 _exit(11);
         enum sl_err e = other.nccl->all_gather(other.nccl, 1, stream, parts, sizeof *parts, &why);
-        _exit(e == SL_EPEER && strstr(why.text, "NCCL said: unhandled system error") ? 0 : 12);
+        _exit(e == want && strstr(why.text, words) ? 0 : 12);
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void asynchronous_error_of_nccl_is_told(void **state)
+{
+    (void)state;
+    fault_in_a_pass_is_told("error:1:3", 3, LONG_MS, SL_EPEER, "NCCL said: unhandled system error");
+}
+
+static void all_gather_that_is_never_queued_is_told(void **state)
+{
+    (void)state;
+    fault_in_a_pass_is_told("launch_hang:1:1", 1, 20, SL_EDEVICE,
+                            "has not queued an all-gather of rank 1 with the others of 2");
 }
 
 /* In a process of its own, which what never joined stays with. */
@@ -150,7 +168,7 @@ static void ranks_that_never_join_are_told(void **state)
         alarm(GIVE_UP_S);
         struct sl_rank_group *g = NULL;
         struct sl_why why = {{0}};
-        enum sl_err e = sl_nccl_group_open_within(20, 0, RANKS, &g, &why);
+        enum sl_err e = sl_nccl_group_open_within(20, LONG_MS, 0, RANKS, &g, &why);
         _exit(e == SL_EDEVICE && !g && strstr(why.text, "has not joined rank 0 with the others of 4") ? 0
                                                                                                       : 13);
     }
@@ -165,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_never_join_are_told),
         cmocka_unit_test(asynchronous_error_of_nccl_is_told),
+        cmocka_unit_test(all_gather_that_is_never_queued_is_told),
         cmocka_unit_test(group_of_nccl_gathers_what_memory_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
