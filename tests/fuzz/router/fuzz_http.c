@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +21,28 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static uint16_t port;
+static struct {
+    struct sl_http_server *http;
+    struct sl_api *api;
+    struct sl_metrics *metrics;
+    struct sl_api_keys *keys;
+    struct sl_template *template;
+    struct sl_tokenizer *tokenizer;
+    uint16_t port;
+} rig;
+
+/* No thread is left at the end: a thread sanitizer looks for those. */
+static void close_server(void)
+{
+    sl_api_close_flow(rig.api);
+    SL_ASSERT(sl_http_server_wait_idle(rig.http, PATIENCE_S * 1000));
+    sl_http_server_close(rig.http);
+    sl_api_close(rig.api);
+    sl_metrics_free(rig.metrics);
+    sl_api_keys_free(rig.keys);
+    sl_template_free(rig.template);
+    sl_tokenizer_close(rig.tokenizer);
+}
 
 static void open_server(void)
 {
@@ -28,26 +50,26 @@ static void open_server(void)
     static const char keys[] = "fuzz:key\nother:sesame\n";
     static char *origins[] = {(char *)"https://page.example"};
     static const struct sl_conf_list cors = {origins, 1};
-    struct sl_template *template;
-    struct sl_api_keys *k;
-    struct sl_http_server *http;
     struct sl_why why = {{0}};
     sl_log_set_level(SL_LOG_ERROR);
-    SL_ASSERT(sl_api_keys_load(sl_input_file(0, keys, sizeof keys - 1), &k, &why) == SL_OK);
-    SL_ASSERT(sl_template_compile(tiny_template, strlen(tiny_template), &template, NULL) == SL_OK);
+    SL_ASSERT(sl_api_keys_load(sl_input_file(0, keys, sizeof keys - 1), &rig.keys, &why) == SL_OK);
+    SL_ASSERT(sl_template_compile(tiny_template, strlen(tiny_template), &rig.template, NULL) == SL_OK);
+    rig.tokenizer = tiny_tokenizer();
+    rig.metrics = sl_metrics_new();
     const struct sl_api_conf conf = {.flow = fake_flow_new(),
-                                     .tokenizer = tiny_tokenizer(),
-                                     .template = template,
+                                     .tokenizer = rig.tokenizer,
+                                     .template = rig.template,
                                      .template_source = tiny_template,
                                      .names = names,
                                      .n_names = 1,
                                      .root = "tiny",
                                      .context_length = 64,
-                                     .keys = k,
+                                     .keys = rig.keys,
                                      .cors_origins = &cors,
                                      .max_unread_bytes = 1 << 20,
                                      .default_deadline_ms = 1000,
-                                     .metrics = sl_metrics_new()};
+                                     .metrics = rig.metrics};
+    rig.api = sl_api_open(&conf);
     const struct sl_http_conf server = {.listen = "127.0.0.1:0",
                                         .max_connections = 100,
                                         .n_workers = 1,
@@ -58,16 +80,17 @@ static void open_server(void)
                                         .idle_timeout_s = PATIENCE_S,
                                         .check = sl_api_check,
                                         .handle = sl_api_handle,
-                                        .arg = sl_api_open(&conf),
+                                        .arg = rig.api,
                                         .metrics = conf.metrics};
-    SL_ASSERT(sl_http_server_open(&server, &http, &why) == SL_OK);
-    port = sl_http_server_port(http);
+    SL_ASSERT(sl_http_server_open(&server, &rig.http, &why) == SL_OK);
+    rig.port = sl_http_server_port(rig.http);
+    SL_ASSERT(atexit(close_server) == 0);
 }
 
 static int connect_and_send(const void *bytes, size_t n)
 {
     struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        .sin_family = AF_INET, .sin_port = htons(rig.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval patience = {.tv_sec = PATIENCE_S};
     struct linger at_once = {.l_onoff =
                                  1}; /* no port waits for late packets: there are more inputs than ports */
@@ -106,7 +129,7 @@ static void ask_another(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char answer[4096];
-    if (!port)
+    if (!rig.port)
         open_server();
     int fd = connect_and_send(data, size);
     ask_another();
