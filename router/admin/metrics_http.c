@@ -87,7 +87,7 @@ struct sl_request_metrics {
     struct sl_metric *kv_used, *vllm_kv_used, *vllm_kv_used_too, *cache_config;
     uint32_t config_page_tokens;
     uint64_t config_pages;
-    struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *handover;
+    struct sl_metric *arrived, *recovered, *resyncs, *mismatches, *wrong_tokens, *handover;
     struct sl_metric *placed[SL_PLACE_HYBRID + 1], *ttft_error[SL_PLACE_HYBRID + 1],
         *mode[SL_PLACE_HYBRID + 1];
     struct sl_metric *held, *ready, *replays, *cpu, *resident;
@@ -201,6 +201,9 @@ struct sl_request_metrics *sl_request_metrics_new(struct sl_metrics *m, const ch
     s->resyncs = sl_counter(m, "sluice_resyncs_total", NULL, "Times missing tokens were asked for.");
     s->mismatches = sl_counter(m, "sluice_token_mismatches_total", NULL,
                                "Tokens of one position that differed between nodes; must stay 0.");
+    s->wrong_tokens = sl_counter(m, "sluice_wrong_tokens_total", NULL,
+                                 "Times a node lost its part of a request since it told a token that cannot "
+                                 "be: behind the last one, or of no vocabulary; must stay 0.");
     s->handover =
         sl_histogram(m, "sluice_handover_seconds", NULL,
                      "First to second token of pd requests, less one decode step and the bytes unsent.",
@@ -355,6 +358,11 @@ void sl_request_metrics_resync(struct sl_request_metrics *s)
 void sl_request_metrics_mismatch(struct sl_request_metrics *s)
 {
     sl_metric_add(s->mismatches, 1);
+}
+
+void sl_request_metrics_wrong_token(struct sl_request_metrics *s)
+{
+    sl_metric_add(s->wrong_tokens, 1);
 }
 
 /* Page size and number are labels there: another value is another series. */

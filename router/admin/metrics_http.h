@@ -25,6 +25,7 @@ void sl_request_metrics_done(struct sl_request_metrics *s, const struct sl_decis
 void sl_request_metrics_recovered(struct sl_request_metrics *s);
 void sl_request_metrics_resync(struct sl_request_metrics *s);
 void sl_request_metrics_mismatch(struct sl_request_metrics *s);
+void sl_request_metrics_wrong_token(struct sl_request_metrics *s);
 /* What is so now; the flow tells it several times a second. */
 struct sl_request_gauges {
     const struct sl_node_table *nodes;

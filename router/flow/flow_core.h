@@ -41,7 +41,7 @@ struct sl_flow {
     struct sl_wire_server *register_server, *admin_server;
     struct sl_wire_pull *pull;
     uint64_t n_events_repeated; /* batches */
-    struct sl_log_limit repeated_told;
+    struct sl_log_limit repeated_told, wrong_told, mismatch_told;
 
     struct sl_door *door;
     struct sl_node_table *nodes;
@@ -87,6 +87,8 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
 /* A token of this attempt in its turn (index == n_received). False when the request is over with it: r may be
  * gone. */
 bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__TokenEvent *ev);
+/* Tokens that r may generate at most, over all attempts. */
+uint32_t sl_flow_longest(const struct sl_flow *f, const struct sl_request *r);
 /* All tokens are here. reason: "stop" or "length". r may be gone afterwards. */
 void sl_flow_end(struct sl_flow *f, struct sl_request *r, const char *reason);
 /* A leg became SL_LEG_DONE while r is SL_REQ_ENDING: ends it for good when it was the last. */

@@ -9,6 +9,9 @@
  *
  * A token of an attempt or a life of a node that no longer counts is dropped: the new attempt brings the same
  * one (the law of exactness). Two tokens of one index that differ break that law and are counted and logged.
+ *
+ * Nodes may be wrong. The router knows by itself which token is the last one (sl_flow_over), so nothing behind
+ * it reaches the client; a token that no request can have loses its node the leg, as an error of the leg does.
  */
 #include "router/flow/flow_core.h"
 
@@ -24,13 +27,11 @@ static bool is_leg(const struct sl_leg *leg, const char *node, uint64_t boot_id)
     return leg->state != SL_LEG_NONE && leg->boot_id == boot_id && strcmp(leg->node, node) == 0;
 }
 
-/* The decode leg's end is here; is every token before it? P's first token may still be on its way. */
+/* The decode leg's end is here; is every token before it? P's first token may still be on its way; without any
+ * no attempt ends. */
 static bool tokens_complete(const struct sl_request *r)
 {
-    if (r->n_held || r->resync_owed)
-        return false;
-    uint32_t n_tokens = r->req->n_tokens + r->n_placed;
-    return r->split < n_tokens || r->n_received > r->n_placed;
+    return !r->n_held && !r->resync_owed && r->n_received > r->n_placed;
 }
 
 static void try_end(struct sl_flow *f, struct sl_request *r)
@@ -47,16 +48,60 @@ static void try_end(struct sl_flow *f, struct sl_request *r)
     }
 }
 
+/* Why no node that keeps to the protocol sends this token; NULL when one may. */
+static const char *wrong_token(const struct sl_flow *f, const struct sl_request *r, const struct sl_leg *leg,
+                               const Sluice__TokenEvent *ev)
+{
+    const struct sl_node *n = sl_flow_leg_node(f, leg);
+    const uint32_t n_top = r->req->sampling.n_logprobs > 0 ? (uint32_t)r->req->sampling.n_logprobs : 0;
+    if (ev->token < 0 || (n && (uint32_t)ev->token >= n->model.n_vocab))
+        return "no token of the vocabulary";
+    if (ev->index >= sl_flow_longest(f, r) || (r->state == SL_REQ_ENDING && ev->index >= r->n_received))
+        return "behind the last token of the answer";
+    if (leg == &r->p && ev->index != r->n_placed)
+        return "a prefill node tells only the first token";
+    if (ev->n_top_tokens > n_top || ev->n_top_logprobs != ev->n_top_tokens)
+        return "other alternatives than were asked for";
+    return NULL;
+}
+
+/* The leg is over, and its node is told so. r may be gone afterwards. */
+static void leave_wrong_leg(struct sl_flow *f, struct sl_request *r, struct sl_leg *leg,
+                            const Sluice__TokenEvent *ev, const char *wrong)
+{
+    unsigned suppressed;
+    sl_request_metrics_wrong_token(f->metrics);
+    if (sl_log_allow(&f->wrong_told, 1000, &suppressed))
+        SL_WARN("a node told a token that cannot be; its part of the request is over req=%s peer=%s index=%u "
+                "token=%d why=\"%s\" suppressed=%u",
+                r->req->id, leg->node, ev->index, ev->token, wrong, suppressed);
+    struct sl_trouble_in t = {
+        .what = SL_TROUBLE_LEG_ERROR, .leg_p = leg == &r->p, .err = SL_EPROTO, .leg_accepted = true};
+    sl_flow_send_cancel(f, r, leg, wrong);
+    sl_flow_leg_done(f, leg);
+    sl_flow_trouble(f, r, &t, wrong);
+}
+
 static void see_token(struct sl_flow *f, const Sluice__TokenEvent *ev, const char *node, uint64_t boot_id)
 {
     struct sl_request *r = sl_request_table_find(f->table, ev->request_id);
-    if (!r || r->attempt != ev->attempt || r->state == SL_REQ_ENDING || r->state == SL_REQ_WAITING)
+    if (!r || r->attempt != ev->attempt || r->state == SL_REQ_WAITING)
         return;
     bool from_d = is_leg(&r->d, node, boot_id), from_p = is_leg(&r->p, node, boot_id);
     if (!from_d && !from_p)
         return;
-    r->last_heard_us = sl_now_us();
+    if (r->stop_reason)
+        return; /* a node cannot know that a stop string ended the answer */
     struct sl_leg *leg = from_d ? &r->d : &r->p;
+    const char *wrong = wrong_token(f, r, leg, ev);
+    if (wrong) {
+        if (leg->state != SL_LEG_DONE || (from_d && r->state != SL_REQ_ENDING))
+            leave_wrong_leg(f, r, leg, ev, wrong);
+        return;
+    }
+    if (r->state == SL_REQ_ENDING)
+        return;
+    r->last_heard_us = sl_now_us();
     sl_flow_leg_accepted(f, r, leg); /* if its event overtook its answer */
     struct sl_node *n = sl_flow_leg_node(f, leg);
     sl_node_charge_drop(n, &leg->charge, true); /* a token means that the prompt is done */
@@ -65,9 +110,11 @@ static void see_token(struct sl_flow *f, const Sluice__TokenEvent *ev, const cha
     if (ev->index < r->n_received) {
         r->record->n_duplicates++;
         if (r->received[ev->index] != ev->token) {
-            SL_ERROR("two nodes sampled different tokens; the answer depends on the node req=%s peer=%s "
-                     "index=%u token=%d before=%d",
-                     r->req->id, node, ev->index, ev->token, r->received[ev->index]);
+            unsigned suppressed;
+            if (sl_log_allow(&f->mismatch_told, 1000, &suppressed))
+                SL_ERROR("two nodes sampled different tokens; the answer depends on the node req=%s peer=%s "
+                         "index=%u token=%d before=%d suppressed=%u",
+                         r->req->id, node, ev->index, ev->token, r->received[ev->index], suppressed);
             sl_request_metrics_mismatch(f->metrics);
         }
         return;
@@ -133,6 +180,14 @@ static void note_transfer(struct sl_flow *f, const struct sl_request *r)
                                                                   .pages = p->report.pages_sent});
 }
 
+/* D, which has ended or forgotten the request, cannot tell what is missing. */
+static void lost_by_d(struct sl_flow *f, struct sl_request *r)
+{
+    struct sl_trouble_in t = {.what = SL_TROUBLE_LOST, .err = SL_ELOST};
+    sl_flow_leg_done(f, &r->d);
+    sl_flow_trouble(f, r, &t, NULL);
+}
+
 static void see_done(struct sl_flow *f, const Sluice__DoneEvent *ev, const char *node, uint64_t boot_id)
 {
     struct sl_request *r = sl_request_table_find(f->table, ev->request_id);
@@ -156,8 +211,12 @@ static void see_done(struct sl_flow *f, const Sluice__DoneEvent *ev, const char 
     struct sl_trouble_in t = {.what = SL_TROUBLE_LEG_ERROR, .leg_p = duty_p, .leg_accepted = true};
     switch (ev->reason) {
     case SLUICE__DONE_REASON__DONE_PREFILLED:
-        try_end(f, r);
-        return;
+        if (duty_p) {
+            try_end(f, r);
+            return;
+        }
+        t.err = SL_EPROTO; /* the answer is not over, and no decode leg ends before it */
+        break;
     case SLUICE__DONE_REASON__DONE_STOP:
     case SLUICE__DONE_REASON__DONE_LENGTH:
         /* from P: its first token was the last one */
@@ -299,9 +358,7 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
             try_end(f, r); /* forgotten there because it is over, and nothing was missing */
             return;
         }
-        sl_flow_leg_done(f, &r->d);
-        struct sl_trouble_in t = {.what = SL_TROUBLE_LOST, .err = SL_ELOST};
-        sl_flow_trouble(f, r, &t, NULL);
+        lost_by_d(f, r);
         return;
     }
     const char *id = call->request_id;
@@ -319,5 +376,8 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
         return;
     if (again)
         sl_flow_ask_resync(f, r);
-    try_end(f, r);
+    else if (r->d.state == SL_LEG_DONE && r->state != SL_REQ_ENDING && !tokens_complete(r))
+        lost_by_d(f, r); /* it would tell no more the next time */
+    else
+        try_end(f, r);
 }

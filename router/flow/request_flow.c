@@ -21,7 +21,7 @@
  *        |                    '-- WAIT --> [ WAITING ] ---------'
  *        '---- on_timer (retry) --------------'
  *                             |
- *              sl_flow_end: "stop", "length", a stop string
+ *              sl_flow_end: the last token is here, or a stop string
  *                             v
  *                        [ ENDING ]      the text is complete; the legs' last messages may bring facts for
  * usage and record
@@ -157,6 +157,25 @@ void sl_flow_fail(struct sl_flow *f, struct sl_request *r, enum sl_err err, cons
                               .retry_after_s = retry_after_s(f, r, err)};
     emit(f, r, &ev);
     close_request(f, r, "error");
+}
+
+uint32_t sl_flow_longest(const struct sl_flow *f, const struct sl_request *r)
+{
+    const uint32_t most = r->req->sampling.max_tokens, context = f->conf.context_length;
+    if (!context)
+        return most;
+    const uint32_t left = context > r->req->n_tokens ? context - r->req->n_tokens : 0;
+    return left < most ? left : most;
+}
+
+/* The last token is here: why it is the last; NULL = there are more. */
+static const char *over(const struct sl_flow *f, const struct sl_request *r)
+{
+    if (r->n_received == 0)
+        return NULL;
+    if (sl_text_out_is_last(r->text, r->received[r->n_received - 1], r->n_received - 1))
+        return "stop";
+    return r->n_received >= sl_flow_longest(f, r) ? "length" : NULL;
 }
 
 /* ---- time ---- */
@@ -473,17 +492,6 @@ void sl_flow_begin(struct sl_flow *f, struct sl_gen_req *req, struct sl_door_ent
 
 /* ---- trouble ---- */
 
-/* All tokens are here and only the end itself was lost with the node: its reason, or NULL. */
-static const char *already_over(const struct sl_flow *f, const struct sl_request *r)
-{
-    if (r->n_received == 0)
-        return NULL;
-    if (sl_text_out_is_last(r->text, r->received[r->n_received - 1], r->n_received - 1))
-        return "stop";
-    bool full = f->conf.context_length && r->req->n_tokens + r->n_received >= f->conf.context_length;
-    return full || r->n_received >= r->req->sampling.max_tokens ? "length" : NULL;
-}
-
 void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_trouble_in *in, const char *why)
 {
     if (r->state == SL_REQ_ENDING) {
@@ -504,12 +512,6 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
     else
         snprintf(text, sizeof text, "%s", why ? why : out.because);
     struct sl_leg *leg = t.leg_p ? &r->p : &r->d;
-    const char *reason = out.action == SL_RECOVERY_PLACE_AGAIN ? already_over(f, r) : NULL;
-    if (reason) {
-        cancel_legs(f, r, "over");
-        sl_flow_end(f, r, reason);
-        return;
-    }
 
     switch (out.action) {
     case SL_RECOVERY_RECORD:
@@ -582,7 +584,11 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
         sl_flow_end(f, r, "stop");
         return false;
     }
-    return true;
+    /* not left to the node, whose end may be lost, or never come */
+    const char *reason = over(f, r);
+    if (reason)
+        sl_flow_end(f, r, reason);
+    return !reason;
 }
 
 /* Tokens neither node computed, as the last attempt's nodes told. */
