@@ -39,6 +39,7 @@
 #include "router/admin/admin_out.h"
 #include "router/api/api.h"
 #include "router/api/key_weights.h"
+#include "router/fleet/node_table.h"
 #include "router/http/http_tls.h"
 
 #define LAST_BYTES_MS   2000u /* for error frames and answers after the flow has ended */
@@ -50,7 +51,8 @@
 
 struct options {
     char *listen, *model, *register_url, *event_url, *admin_url, *api_key_file, *cluster_secret_file,
-        *control_tls_ca_file, *control_tls_cert_file, *control_tls_key_file, *tls_cert_file, *tls_key_file;
+        *control_tls_ca_file, *control_tls_cert_file, *control_tls_key_file, *tls_cert_file, *tls_key_file,
+        *model_digest;
     struct sl_conf_list served_model_name, cors_origins, slo_classes, key_weights;
     int mode, slo_miss, log_level;
     bool exact, open_admin, cache_per_key;
@@ -72,6 +74,10 @@ static const struct sl_conf_opt table[] = {
     {"model", SL_CONF_STRING, AT(model), NULL,
      "GGUF file or Hugging Face folder: its vocabulary and chat template (the same as the nodes')", 0, 0,
      NULL},
+    {"model_digest", SL_CONF_STRING, AT(model_digest), NULL,
+     "nodes with another model file are refused, as sluicectl nodes shows it in the column model_digest; "
+     "without it the first node decides for those that come while it is alive",
+     0, 0, NULL},
     {"served_model_name", SL_CONF_LIST, AT(served_model_name), NULL,
      "names clients may use; default: the model's own", 0, 0, NULL},
     {"context_length", SL_CONF_U32, AT(context_length), "0",
@@ -203,6 +209,8 @@ struct router {
     struct sl_http_server *http;
     struct sl_secret secret; /* of o.cluster_secret_file */
     struct sl_wire_guard guard;
+    uint8_t digest[16]; /* of o.model_digest */
+    bool has_digest;
     const char *own_name; /* where no name is configured */
     bool is_public;       /* other machines reach its API */
     pthread_mutex_t lock; /* of what a reload changes in o */
@@ -302,7 +310,7 @@ static enum sl_err open_flow(struct router *r, struct sl_flow **flow, struct sl_
         .boot_id = sl_random_u64(),
         .tokenizer = r->tokenizer,
         .context_length = r->model.context_length,
-        .model_digest = NULL, /* the nodes agree among themselves; the router reads the vocabulary only */
+        .model_digest = r->has_digest ? r->digest : NULL, /* the router itself reads no weights */
         .exact = r->o.exact,
         .slo_miss = (enum sl_slo_miss)r->o.slo_miss,
         .hold_ms = r->o.hold_ms,
@@ -373,6 +381,17 @@ static enum sl_err load_tls(const struct options *o, struct sl_why *why)
     return cert ? sl_http_tls_load(o->tls_cert_file, o->tls_key_file, why) : SL_OK;
 }
 
+static enum sl_err read_digest(struct router *r, struct sl_why *why)
+{
+    r->has_digest = r->o.model_digest && *r->o.model_digest;
+    if (!r->has_digest || sl_node_digest_parse(r->o.model_digest, r->digest))
+        return SL_OK;
+    return sl_why_set(
+        why, SL_ECONFIG,
+        "model_digest is \"%.64s\"; expected 32 hexadecimal digits, as sluicectl nodes shows them",
+        r->o.model_digest);
+}
+
 /* All that a person configures, read and checked; nothing is opened to the network yet. */
 static enum sl_err prepare(struct router *r, struct sl_why *why)
 {
@@ -396,6 +415,8 @@ static enum sl_err prepare(struct router *r, struct sl_why *why)
     r->guard.tls_key_file = r->o.control_tls_key_file;
     if (!err)
         err = sl_wire_guard_check(&r->guard, why);
+    if (!err)
+        err = read_digest(r, why);
     if (!err)
         err = sl_slo_classes_parse(&r->o.slo_classes, &r->slo_classes, why);
     if (!err)

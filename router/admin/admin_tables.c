@@ -27,7 +27,7 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
                    "pages,transfers,"
                    "step_error,threads,tensor_parallel,cpus,backend,chunk_tokens,prompt_tokens,decode_tokens,"
                    "heard,version,"
-                   "boot,command,transfer");
+                   "boot,command,transfer,model_digest");
     for (uint32_t i = 0; i < sl_node_table_len(s->nodes); i++) {
         const struct sl_node *n = sl_node_table_at(s->nodes, i);
         sl_admin_row(o);
@@ -56,6 +56,9 @@ void sl_admin_nodes(struct sl_admin_out *o, const struct sl_admin_state *s)
         sl_admin_cell(o, "%016" PRIx64, n->boot_id);
         sl_admin_cell(o, "%s", n->command_url);
         sl_admin_cell(o, "%s", n->transfer_address);
+        char digest[SL_NODE_DIGEST];
+        sl_node_digest_text(n->model.digest, digest);
+        sl_admin_cell(o, "%s", digest);
     }
     if (sl_node_table_len(s->nodes) == 0)
         sl_admin_say(o, "No node has registered.");

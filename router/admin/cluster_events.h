@@ -8,7 +8,7 @@
 #include "router/admin/admin_out.h"
 #include "router/fleet/node_table.h"
 
-#define SL_CLUSTER_EVENTS      2048u /* events kept: 0.6 MiB, days of a cluster that is well */
+#define SL_CLUSTER_EVENTS      2048u /* events kept: 0.9 MiB, days of a cluster that is well */
 #define SL_CLUSTER_EVENTS_SAME 32u   /* last events that are looked at for the same words */
 
 struct sl_cluster_event {
@@ -18,7 +18,7 @@ struct sl_cluster_event {
     const char *level;          /* "info", "warning", "error" */
     const char *kind;           /* "node", "link", "router", "request" */
     char subject[SL_NODE_NAME]; /* of whom: a node, or a request's id; "" = the cluster */
-    char text[224];
+    char text[352];
 };
 
 struct sl_cluster_events; /* opaque */

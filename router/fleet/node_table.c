@@ -112,10 +112,44 @@ static void refresh_state(struct sl_node *n)
                                                    : SL_NODE_UP;
 }
 
-static void hex16(char out[33], const uint8_t *d)
+void sl_node_digest_text(const uint8_t digest[16], char out[SL_NODE_DIGEST])
 {
     for (int i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", d[i]);
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+bool sl_node_digest_parse(const char *text, uint8_t out[16])
+{
+    if (strlen(text) != 32 || strspn(text, "0123456789abcdefABCDEF") != 32)
+        return false;
+    for (int i = 0; i < 16; i++) {
+        unsigned byte;
+        sscanf(text + 2 * i, "%2x", &byte);
+        out[i] = (uint8_t)byte;
+    }
+    return true;
+}
+
+static enum sl_err check_digest(const struct sl_node_table *t, const struct sl_node *ref,
+                                const Sluice__NodeInfo *in, struct sl_why *why)
+{
+    const Sluice__ModelInfo *m = in->model;
+    const uint8_t *want = t->conf.model_digest ? t->conf.model_digest : ref ? ref->model.digest : NULL;
+    if (!want || memcmp(want, m->digest.data, 16) == 0)
+        return SL_OK;
+    char theirs[SL_NODE_DIGEST], ours[SL_NODE_DIGEST];
+    sl_node_digest_text(m->digest.data, theirs);
+    sl_node_digest_text(want, ours);
+    if (t->conf.model_digest)
+        return sl_why_set(why, SL_EMISMATCH,
+                          "Node %.64s has model '%.64s' of digest %s; this router takes %s only "
+                          "(model_digest). Give the node that model file.",
+                          in->name, m->name, theirs, ours);
+    return sl_why_set(
+        why, SL_EMISMATCH,
+        "Node %.64s has model '%.64s' of digest %s; node %s, which was here first, has %s. Give "
+        "both one model file: if that of %s is wrong, stop it, or set model_digest at the router.",
+        in->name, m->name, theirs, ref->name, ours, ref->name);
 }
 
 static uint32_t degree_of(const Sluice__ModelInfo *m)
@@ -147,7 +181,7 @@ static enum sl_err check_geometry(const struct sl_node *ref, const Sluice__NodeI
     return SL_OK;
 }
 
-/* Against the router's own settings and the first other node alive. */
+/* Against the router's own settings and the first other node alive, so that what died binds nobody. */
 static enum sl_err check_fits(const struct sl_node_table *t, const Sluice__NodeInfo *in, struct sl_why *why)
 {
     const Sluice__ModelInfo *m = in->model;
@@ -155,16 +189,9 @@ static enum sl_err check_fits(const struct sl_node_table *t, const Sluice__NodeI
     for (uint32_t i = 0; i < t->n && !ref; i++)
         if (t->nodes[i]->state != SL_NODE_DEAD && strcmp(t->nodes[i]->name, in->name) != 0)
             ref = t->nodes[i];
-    const uint8_t *want = t->conf.model_digest ? t->conf.model_digest : ref ? ref->model.digest : NULL;
-    if (want && memcmp(want, m->digest.data, 16) != 0) {
-        char theirs[33], ours[33];
-        hex16(theirs, m->digest.data);
-        hex16(ours, want);
-        return sl_why_set(
-            why, SL_EMISMATCH,
-            "Node %.64s serves model '%.64s' with digest %s, %s expects %s. Give both the same model file.",
-            in->name, m->name, theirs, t->conf.model_digest || !ref ? "this router" : ref->name, ours);
-    }
+    enum sl_err err = check_digest(t, ref, in, why);
+    if (err)
+        return err;
     if (t->conf.n_vocab && m->n_vocab < t->conf.n_vocab)
         return sl_why_set(why, SL_EMISMATCH,
                           "Node %.64s has a vocabulary of %u tokens, this router's tokenizer has %u. Give "
@@ -172,7 +199,7 @@ static enum sl_err check_fits(const struct sl_node_table *t, const Sluice__NodeI
                           in->name, m->n_vocab, t->conf.n_vocab);
     if (!ref)
         return SL_OK;
-    enum sl_err err = check_geometry(ref, in, why);
+    err = check_geometry(ref, in, why);
     if (err)
         return err;
     if (t->conf.exact && m->numerics_id != ref->model.numerics_id)

@@ -100,6 +100,11 @@ struct sl_node_conf {
     bool exact;
 };
 
+/* Of a model file, as its nodes tell it: 32 hexadecimal digits. */
+#define SL_NODE_DIGEST 33
+void sl_node_digest_text(const uint8_t digest[16], char out[SL_NODE_DIGEST]);
+bool sl_node_digest_parse(const char *text, uint8_t out[16]);
+
 struct sl_node_table; /* opaque */
 struct sl_node_table *sl_node_table_new(const struct sl_node_conf *conf);
 void sl_node_table_free(struct sl_node_table *t);

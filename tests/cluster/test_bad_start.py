@@ -65,7 +65,7 @@ class BadStart(unittest.TestCase):
         # Addresses are looked at before the model is read, and by --check-config.
         for which, key, value in (("decode", "routers", "127.0.0.1:7100"), ("decode", "routers", "tcp://127.0.0.1"), ("decode", "listen", "http://127.0.0.1:0"),
                                   ("prefill", "transfer-listen", "tcp://127.0.0.1"), ("router", "admin-url", "/tmp/x.sock"), ("router", "register-url", "tcp://127.0.0.1:70000"),
-                                  ("router", "event-url", "7101")):
+                                  ("router", "event-url", "7101"), ("router", "model-digest", "abc")):
             self.refused("sluice-" + which, "--model", self.model, "--" + key, value, "--check-config", words=[key.replace("-", "_"), value, "expected"])
         self.refused("sluice-router", "--model", self.model, "--listen", "127.0.0.1:0", "--register-url", "tcp://127.0.0.1:0", "--admin-url",
                      f"ipc://{self.folder.name}/none/r.sock", words=["no such folder"], want=1)
@@ -111,6 +111,14 @@ class BadStart(unittest.TestCase):
         with harness.Cluster(prefill=0, decode=0) as c:
             self.refused("sluice-router", "--model", self.model, "--listen", f"127.0.0.1:{c.http_port}", "--register-url",
                          "tcp://127.0.0.1:0", "--admin-url", f"ipc://{self.folder.name}/r.sock", words=[str(c.http_port), "in use"], want=1)
+
+    def test_model_digest_of_the_router_goes_before_the_first_node(self):
+        digest = "ab" * 16
+        with harness.Cluster(prefill=0, decode=0, router_options=["--model-digest", digest]) as c:
+            c.start_node("d0", "sluice-decode")
+            harness.wait_for("the refusal to be told", lambda: any(f"this router takes {digest} only" in r["text"] for r in c.tables("events")["events"]))
+            harness.wait_for("the node to say so", lambda: digest in c.daemons["d0"].log())
+            self.assertEqual(c.nodes(), [])
 
     def test_unreachable_router_the_node_waits_and_says_so(self):
         with tempfile.TemporaryDirectory() as d, socket.socket() as taken:

@@ -190,6 +190,47 @@ static void register_misfits_are_refused_naming_both_values(void **s)
     sl_node_table_free(t);
 }
 
+/* The first node may be the wrong one: who is refused says so, and when it has died it binds nobody. */
+static void register_wrong_first_node_binds_while_it_lives(void **s)
+{
+    (void)s;
+    struct sl_node_table *t = table();
+    struct info i;
+    make(&i, "rogue", 1);
+    i.digest[0] = 0xcd;
+    join(t, &i, 0, SL_NODE_NEW);
+    make(&i, "d1", 2);
+    refused(t, &i, SL_EMISMATCH, "if that of rogue is wrong, stop it", "model_digest");
+    assert_non_null(sl_node_table_expire(t, 3000));
+    make(&i, "d1", 2);
+    join(t, &i, 3000, SL_NODE_NEW);
+    make(&i, "rogue", 3);
+    i.digest[0] = 0xcd;
+    refused(t, &i, SL_EMISMATCH, "rogue", "node d1, which was here first");
+    sl_node_table_free(t);
+}
+
+static void register_digest_of_the_router_goes_before_the_first_node(void **s)
+{
+    (void)s;
+    uint8_t digest[16];
+    char text[SL_NODE_DIGEST];
+    assert_false(sl_node_digest_parse("cd", digest));
+    assert_false(sl_node_digest_parse("cd0000000000000000000000000000fg", digest));
+    assert_true(sl_node_digest_parse("CD0000000000000000000000000000ff", digest));
+    sl_node_digest_text(digest, text);
+    assert_string_equal(text, "cd0000000000000000000000000000ff");
+    struct sl_node_conf c = {.dead_ms = 3000, .stall_ms = 10000, .exact = true, .model_digest = digest};
+    struct sl_node_table *t = sl_node_table_new(&c);
+    struct info i;
+    make(&i, "rogue", 1);
+    refused(t, &i, SL_EMISMATCH, "this router takes cd0000000000000000000000000000ff only", "model_digest");
+    make(&i, "d1", 2);
+    memcpy(i.digest, digest, sizeof digest);
+    join(t, &i, 0, SL_NODE_NEW);
+    sl_node_table_free(t);
+}
+
 static void register_numerics_differ_is_allowed_when_not_exact(void **s)
 {
     (void)s;
@@ -573,6 +614,8 @@ int main(void)
         cmocka_unit_test(register_another_boot_id_is_a_new_life),
         cmocka_unit_test(register_former_life_beside_the_new_one_is_another_node_of_that_name),
         cmocka_unit_test(register_misfits_are_refused_naming_both_values),
+        cmocka_unit_test(register_wrong_first_node_binds_while_it_lives),
+        cmocka_unit_test(register_digest_of_the_router_goes_before_the_first_node),
         cmocka_unit_test(register_numerics_differ_is_allowed_when_not_exact),
         cmocka_unit_test(register_full_table_makes_room_of_the_dead_only),
         cmocka_unit_test(silence_kills_and_long_death_forgets),
