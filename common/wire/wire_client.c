@@ -409,10 +409,12 @@ static enum sl_err ask(nng_socket s, const char *url, const struct sl_secret *se
             return err;
         got = sl_seal_stamp(&seal);
         stamp.to = got.from;
-        if (got.number == SL_NOT_TAKEN)
-            sl_wire_free(*answer);
-    } while (got.number == SL_NOT_TAKEN);
-    return SL_OK;
+        if (got.number != SL_NOT_TAKEN)
+            return SL_OK;
+        sl_wire_free(*answer);
+    } while (sl_now_ms() < deadline_ms);
+    return sl_why_set(why, SL_EPEER, "%s took the message not once within %u ms, however it was sealed", url,
+                      timeout_ms);
 }
 
 enum sl_err sl_wire_call_wait(const char *url, const struct sl_wire_guard *guard, Sluice__Envelope *msg,

@@ -2,7 +2,8 @@
  *
  * Each context goes round: receive, held by whoever took the request from the queue, send the answer. A
  * request that is held keeps the server's memory alive, so that it may be answered or dropped after the
- * server was closed; the answer then goes nowhere. */
+ * server was closed; the answer then goes nowhere. So does one that its connection does not take in time, or a
+ * client that reads no answers would keep all contexts. */
 #include <pthread.h>
 
 #include "common/base/log.h"
@@ -10,6 +11,10 @@
 #include "common/wire/wire_nng.h"
 
 #include <nng/protocol/reqrep0/rep.h>
+
+/* Other answers of the same connection are ahead of it: the kernel has megabytes for those. Not longer than nodes are
+ * silent to each other and to routers: their requests wait for a context meanwhile. A client asks again. */
+#define ANSWER_MS 1000
 
 struct context {
     struct sl_wire_server *server;
@@ -77,12 +82,14 @@ static void send_answer(struct context *c, nng_msg *m)
     }
     c->sending = true;
     nng_aio_set_msg(c->aio, m);
+    nng_aio_set_timeout(c->aio, ANSWER_MS);
     nng_ctx_send(c->ctx, c->aio);
 }
 
 static void receive_next(struct context *c)
 {
     c->sending = false;
+    nng_aio_set_timeout(c->aio, NNG_DURATION_INFINITE);
     nng_ctx_recv(c->ctx, c->aio);
 }
 
@@ -179,7 +186,7 @@ static void on_aio(void *arg)
         take_request(c, m);
         return;
     }
-    if (c->sending && rv != 0) { /* the peer has gone; its message stayed here */
+    if (c->sending && rv != 0) { /* the peer has gone, or takes nothing; its message stayed here */
         nng_msg_free(nng_aio_get_msg(c->aio));
         nng_aio_set_msg(c->aio, NULL);
     }

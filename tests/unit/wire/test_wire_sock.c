@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -282,6 +285,49 @@ static Sluice__Envelope make_batch(Sluice__EventBatch *b, uint64_t seq)
     return e;
 }
 
+/* A client that asks and reads no answer, until the server takes no more from it or it has asked for far more than any
+ * kernel keeps. */
+static int ask_and_never_read(const char *url)
+{
+    enum { REQUESTS = 1 << 20, WAIT_MS = 300, SMALL = 4096 };
+    static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    const unsigned char request[] = {0, 0, 0, 0, 0, 0, 0, 8, 0x80, 0, 0, 1, 'j', 'u', 'n', 'k'};
+    const int small = SMALL;
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    for (size_t n = 0, at = 0; n < REQUESTS && poll(&p, 1, WAIT_MS) == 1;) {
+        ssize_t sent = send(fd, request + at, sizeof request - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        assert_true(sent > 0);
+        at = (at + (size_t)sent) % sizeof request;
+        n += at == 0;
+    }
+    return fd;
+}
+
+static void client_that_reads_no_answers_keeps_nobody_else_waiting(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 1, 1, 1);
+    int fd = ask_and_never_read(sl_wire_server_url(p.server));
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(p.client, &e, 7, LONG_MS), SL_OK);
+    reply_code(take(p.requests), 42);
+    struct sl_wire_in *in = take(p.answers);
+    assert_int_equal(in->err, SL_OK);
+    assert_int_equal(in->msg->command_reply->code, 42);
+    sl_wire_in_free(in);
+    close(fd);
+    pair_close(&p);
+}
+
 static void events_arrive_in_order_through_a_small_queue(void **state)
 {
     (void)state;
@@ -543,6 +589,7 @@ int main(void)
         cmocka_unit_test(request_with_the_queue_full_is_refused_at_once),
         cmocka_unit_test(request_dropped_is_answered_with_ebug),
         cmocka_unit_test(request_of_junk_is_answered_in_words),
+        cmocka_unit_test(client_that_reads_no_answers_keeps_nobody_else_waiting),
         cmocka_unit_test(request_held_over_the_close_of_its_server_can_be_answered),
         cmocka_unit_test(call_wait_returns_the_answer_or_says_who_is_missing),
         cmocka_unit_test(url_that_is_taken_or_wrong_is_refused_in_words),
