@@ -217,6 +217,7 @@ void sl_flow_arm(struct sl_flow *f, struct sl_request *r)
 }
 
 static void place(struct sl_flow *f, struct sl_request *r);
+static void place_again(struct sl_flow *f, struct sl_request *r);
 static void finish(struct sl_flow *f, struct sl_request *r);
 
 static void on_timer(void *arg)
@@ -534,7 +535,7 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
         r->n_resyncs_failed = 0;
         r->resync_owed = r->resync_open = r->resync_again = r->ended_by_node = r->ended_by_length = false;
         sl_request_metrics_recovered(f->metrics);
-        place(f, r);
+        place_again(f, r);
         break;
     case SL_RECOVERY_WAIT:
         r->state = SL_REQ_WAITING;
@@ -548,6 +549,20 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
         sl_flow_fail(f, r, out.err, text);
         break;
     }
+}
+
+/* So many nodes left out were full, most of them: a request is lost to nothing else so often. */
+_Static_assert(SL_EXCLUDED_MAX > SL_MAX_FAULTS, "nodes that failed fill the list of those left out");
+
+static void place_again(struct sl_flow *f, struct sl_request *r)
+{
+    if (r->n_excluded < SL_EXCLUDED_MAX) {
+        place(f, r);
+        return;
+    }
+    r->before = SL_EAGAIN;
+    struct sl_trouble_in t = {.what = SL_TROUBLE_NO_PLACE, .err = SL_EAGAIN};
+    sl_flow_trouble(f, r, &t, NULL);
 }
 
 /* ---- tokens and the end ---- */

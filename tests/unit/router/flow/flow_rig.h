@@ -40,7 +40,7 @@ struct rig {
     struct sl_metrics *metrics;
     char register_url[96], event_url[96], admin_url[96];
     uint64_t boot_id;
-    struct rig_node nodes[6];
+    struct rig_node nodes[20];
     uint32_t n_nodes;
 };
 

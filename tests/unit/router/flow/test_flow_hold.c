@@ -1,12 +1,15 @@
-/* tests/unit/router/flow/test_flow_hold.c - one node that is full: who waits at the router, who goes next,
- * who is refused. The node reports once, so what it has to do is what the test placed there. */
+/* tests/unit/router/flow/test_flow_hold.c - nodes that are full: who waits at the router, who goes next,
+ * who is refused. A node reports once, so what it has to do is what the test placed there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "router/flow/request_table.h"
 #include "tests/unit/router/flow/flow_rig.h"
 
 #define SUBMIT SLUICE__ENVELOPE__BODY_SUBMIT
@@ -218,6 +221,54 @@ static void short_one_behind_many_that_have_no_place_goes_before_them(void **s)
     rig_close(&r);
 }
 
+static bool has_ended(struct rig_client *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool done = c->done;
+    pthread_mutex_unlock(&c->lock);
+    return done;
+}
+
+/* Refuses what comes to any of them until the client has its answer, or for `most` times; how often it did. */
+static uint32_t refuse_everywhere(struct rig_node **nodes, uint32_t n, struct rig_client *c, uint32_t most)
+{
+    uint32_t refused = 0;
+    for (uint32_t i = 0; refused < most && !has_ended(c); i = (i + 1) % n) {
+        struct sl_wire_in *in = sl_queue_pop(nodes[i]->queue);
+        if (in)
+            rig_answer(in, SL_EAGAIN);
+        else
+            sched_yield();
+        refused += in != NULL;
+    }
+    return refused;
+}
+
+/* It does not knock at the doors of a large cluster for ever. */
+static void more_full_nodes_than_one_request_asks_refuse_it(void **state)
+{
+    (void)state;
+    enum { N = SL_EXCLUDED_MAX + 2 };
+    struct rig r;
+    struct rig_node *nodes[N];
+    struct rig_client c;
+    rig_open(&r, SLUICE__MODE__MODE_COLOCATED, NULL);
+    for (int i = 0; i < N; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "d%d", i);
+        nodes[i] = rig_node(&r, name, false);
+        assert_true(rig_join(nodes[i]));
+    }
+    rig_client(&c, &r);
+    assert_int_equal(rig_submit(&c, rig_request(&r, 40)), SL_OK);
+    assert_int_equal(refuse_everywhere(nodes, N, &c, 3 * N), SL_EXCLUDED_MAX);
+    rig_wait_end(&c);
+    assert_int_equal(c.err, SL_EAGAIN);
+    rig_wait_idle(&r);
+    rig_client_fini(&c);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +278,7 @@ int main(void)
         cmocka_unit_test(too_long_a_wait_is_refused_at_once),
         cmocka_unit_test(pinned_request_does_not_wait),
         cmocka_unit_test(short_one_behind_many_that_have_no_place_goes_before_them),
+        cmocka_unit_test(more_full_nodes_than_one_request_asks_refuse_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
