@@ -11,6 +11,9 @@
 #include "common/base/mem.h"
 #include "common/grammar/grammar_writer.h"
 #include "common/grammar/matcher.h"
+#include "common/grammar/regex.h"
+#include "common/grammar/regex_parse.h"
+#include "common/grammar/text_format.h"
 
 #define MAX_RULES       4096 /* schemas in a schema: more than 64 KiB of text hold in practice */
 #define PATH_BYTES      256  /* of a place that a message names; longer ones are cut */
@@ -34,7 +37,9 @@ struct writer {
     uint32_t n_rules;
     struct sl_hashmap *rule_of; /* schema's address -> rule's number + 1 */
     sl_label fixed[N_FIXED];
-    const char *path; /* of the rule that is written */
+    const char *path;            /* of the rule that is written */
+    uint32_t work_left;          /* for expressions */
+    struct sl_hashmap *matching; /* expression, format and length -> label + 1 of its rule */
     enum sl_err err;
     struct sl_why *why;
 };
@@ -289,6 +294,54 @@ static void counts_of(struct writer *w, const json_t *schema, const char *min_wo
         refuse(w, SL_EINVAL, max_word, "is less than the minimum");
 }
 
+/* The rule of a string that matches and has that length; the same one for all that ask the same. */
+static void write_matching(struct writer *w, const json_t *pattern, const char *format, uint32_t min,
+                           uint32_t max)
+{
+    struct sl_why why = {0};
+    const char *word = pattern ? "pattern" : "format", *of_format = format ? sl_text_format(format) : NULL;
+    char key[SL_REGEX_MAX_BYTES + 64];
+    size_t n = pattern ? json_string_length(pattern) : 0, n_key;
+    if (n > SL_REGEX_MAX_BYTES) {
+        refuse(w, SL_ETOOBIG, word, "has more than 4096 bytes");
+        return;
+    }
+    n_key =
+        (size_t)snprintf(key, sizeof key, "%d %s %u %u ", pattern != NULL, of_format ? format : "", min, max);
+    memcpy(key + n_key, pattern ? json_string_value(pattern) : "", n);
+    uintptr_t known = (uintptr_t)sl_hashmap_get(w->matching, key, n_key + n);
+    if (known) {
+        sl_write_jump(&w->out, (sl_label)known - 1);
+        return;
+    }
+    sl_hashmap_put(w->matching, key, n_key + n, (void *)(uintptr_t)(sl_write_here(&w->out) + 1));
+    struct sl_regex *r = sl_regex_new();
+    enum sl_err err = pattern ? sl_regex_match(r, json_string_value(pattern), n, false, &why) : SL_OK;
+    if (err == SL_OK && of_format)
+        err = sl_regex_match(r, of_format, strlen(of_format), true, &why);
+    sl_regex_length(r, min, max);
+    sl_write_word(&w->out, "\"");
+    if (err == SL_OK)
+        err = sl_regex_write(r, &w->out, true, &w->work_left, &why);
+    if (err != SL_OK)
+        refuse(w, err, word, why.text);
+    sl_regex_free(r);
+}
+
+static void write_text(struct writer *w, const json_t *schema)
+{
+    const json_t *pattern = json_object_get(schema, "pattern");
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    uint32_t min, max;
+    counts_of(w, schema, "minLength", "maxLength", &min, &max);
+    if (pattern && !json_is_string(pattern))
+        refuse(w, SL_EINVAL, "pattern", "expected a regular expression, a text");
+    else if (pattern || (format && sl_text_format(format)))
+        write_matching(w, pattern, format, min, max);
+    else
+        write_string(w, min, max);
+}
+
 static bool is_required(const json_t *schema, const char *name)
 {
     const json_t *list = json_object_get(schema, "required"), *one;
@@ -450,14 +503,12 @@ static void write_texts(struct writer *w, const json_t *schema, const json_t *li
 
 static void write_one_type(struct writer *w, const json_t *schema, const char *type)
 {
-    uint32_t min, max;
     if (strcmp(type, "object") == 0) {
         write_object(w, schema);
     } else if (strcmp(type, "array") == 0) {
         write_array(w, schema);
     } else if (strcmp(type, "string") == 0) {
-        counts_of(w, schema, "minLength", "maxLength", &min, &max);
-        write_string(w, min, max);
+        write_text(w, schema);
     } else if (strcmp(type, "number") == 0) {
         sl_write_jump(&w->out, w->fixed[NUMBER]);
     } else if (strcmp(type, "integer") == 0) {
@@ -493,6 +544,28 @@ static void write_types(struct writer *w, const json_t *schema, const json_t *ty
     }
     if (json_array_size(types) == 0)
         refuse(w, SL_EINVAL, "type", "is an empty list");
+}
+
+/* Words that say something of one type only make the value one of it: whoever writes them means it. */
+static void write_untyped(struct writer *w, const json_t *schema)
+{
+    static const struct {
+        const char *word, *type;
+    } means[] = {{"properties", "object"}, {"additionalProperties", "object"},
+                 {"required", "object"},   {"items", "array"},
+                 {"minItems", "array"},    {"maxItems", "array"},
+                 {"pattern", "string"},    {"minLength", "string"},
+                 {"maxLength", "string"}};
+    for (size_t i = 0; i < SL_COUNTOF(means); i++)
+        if (json_object_get(schema, means[i].word)) {
+            write_one_type(w, schema, means[i].type);
+            return;
+        }
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    if (format && sl_text_format(format))
+        write_one_type(w, schema, "string");
+    else
+        sl_write_jump(&w->out, w->fixed[ANY]);
 }
 
 static void write_any_of(struct writer *w, const json_t *list, const char *name)
@@ -566,6 +639,7 @@ static const struct keyword {
     {"type", BELONGS},         {"properties", BELONGS},    {"items", BELONGS},
     {"required", BELONGS},     {"minItems", BELONGS},      {"maxItems", BELONGS},
     {"minLength", BELONGS},    {"maxLength", BELONGS},     {"additionalProperties", BELONGS},
+    {"pattern", BELONGS},      {"format", DESCRIBES}, /* kept to where it stands with a string */
     {"title", DESCRIBES},      {"description", DESCRIBES}, {"default", DESCRIBES},
     {"examples", DESCRIBES},   {"$schema", DESCRIBES},     {"$id", DESCRIBES},
     {"$defs", DESCRIBES},      {"definitions", DESCRIBES}, {"$comment", DESCRIBES},
@@ -626,18 +700,14 @@ static void write_schema(struct writer *w, const json_t *schema)
         }
         return;
     }
-    if (json_is_string(type))
+    if (!type)
+        write_untyped(w, schema);
+    else if (json_is_string(type))
         write_one_type(w, schema, json_string_value(type));
     else if (json_is_array(type))
         write_types(w, schema, type);
-    else if (type)
-        refuse(w, SL_EINVAL, "type", "expected a name or a list of names");
-    else if (json_object_get(schema, "properties") || json_object_get(schema, "additionalProperties"))
-        write_object(w, schema);
-    else if (json_object_get(schema, "items"))
-        write_array(w, schema);
     else
-        sl_write_jump(&w->out, w->fixed[ANY]);
+        refuse(w, SL_EINVAL, "type", "expected a name or a list of names");
 }
 
 /* The text: values of the schema, of which `value` is the rule, in their frame. */
@@ -660,10 +730,11 @@ enum sl_err sl_json_schema_compile(const json_t *schema, const struct sl_schema_
                                    struct sl_grammar **out, struct sl_why *why)
 {
     static const struct sl_schema_frame bare = {.before = "", .between = "", .after = "", .max = 1};
-    struct writer w = {.root = schema, .why = why, .path = "schema"};
+    struct writer w = {.root = schema, .why = why, .path = "schema", .work_left = SL_REGEX_MAX_WORK};
     struct sl_grammar *p = NULL;
     w.rules = sl_xcalloc(MAX_RULES, sizeof *w.rules);
     w.rule_of = sl_hashmap_new();
+    w.matching = sl_hashmap_new();
     sl_label start = sl_write_label(&w.out);
     write_frame(&w, frame ? frame : &bare, start);
     write_fixed(&w);
@@ -689,6 +760,7 @@ enum sl_err sl_json_schema_compile(const json_t *schema, const struct sl_schema_
         sl_grammar_free(p);
     sl_writer_fini(&w.out);
     sl_hashmap_free(w.rule_of);
+    sl_hashmap_free(w.matching);
     sl_free(w.rules);
     return w.err;
 }

@@ -7,10 +7,12 @@
  *   - blanks: at most one space, or a line feed with up to 20 spaces or tabs, behind { [ , : and in front of
  *     } ];
  *   - numbers have at most 16 digits in front of the point and behind it, and exponents of two;
- *   - escapes \uXXXX stand for no surrogates: characters beyond U+FFFF come as themselves.
+ *   - escapes \uXXXX stand for no surrogates: characters beyond U+FFFF come as themselves;
+ *   - in strings with a pattern or a format characters are written in one way only (regex.h).
  * Taken: type (also a list), properties, required, additionalProperties, items, minItems, maxItems,
- * minLength, maxLength, enum, const, anyOf, oneOf (as anyOf), allOf of one, $ref within the schema, also
- * recursive; booleans as schemas. One word of our own, at the top and alone: SL_SCHEMA_TEXTS, a list of
+ * minLength, maxLength, pattern (regex_parse.h), format (text_format.c; others describe), enum, const, anyOf,
+ * oneOf (as anyOf), allOf of one, $ref within the schema, also recursive; booleans as schemas. Without type,
+ * words that say something of one type make the value one of it. One word of our own, at the top and alone: SL_SCHEMA_TEXTS, a list of
  * texts one of which the answer is, as it stands and not as JSON. Words that only describe (title,
  * description, default, examples, ...) are passed over. Anything else is refused by name: it would be
  * promised and not kept. */

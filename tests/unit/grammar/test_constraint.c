@@ -54,6 +54,8 @@ static const char *const schemas[] = {
     "{\"properties\":{\"name\":{\"type\":\"string\"},\"ok\":{\"type\":\"boolean\"},\"n\":{\"type\":"
     "\"number\"}},\"required\":[\"ok\"]}",
     "{\"type\":\"array\",\"items\":{\"enum\":[\"ab\",\"abc\",null]},\"minItems\":2}",
+    "{\"type\":\"string\",\"pattern\":\"^(?!abd)[^x]{2,4}(\\u00e9|true|\\\\d{3})+$\"}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^ab[^\\\\]]?$\"},\"maxItems\":3}",
 };
 
 /* What the set should be, without anything shared. */
