@@ -127,10 +127,7 @@ static void give_error(struct gen_call *g, const struct sl_gen_event *ev)
         sl_http_answer_error(g->http, &e);
         return;
     }
-    sl_sse_begin(&g->out);
-    sl_http_error_json(&e, &g->out);
-    sl_sse_end(&g->out);
-    sl_sse_done(&g->out);
+    sl_render_error(g->render, &e, &g->out);
     write_out(g);
     sl_http_stream_end(g->http);
 }
@@ -376,7 +373,7 @@ static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
         json_decref(body);
         return;
     }
-    sl_gate_new_id(&a->gate, chat ? "chatcmpl" : "cmpl", req->id);
+    sl_gate_new_id(&a->gate, chat ? "chatcmpl-" : "cmpl-", req->id);
     const char *client_id = sl_http_header(c, "X-Request-Id");
     if (!client_id)
         client_id = r.request_id;

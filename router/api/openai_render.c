@@ -5,70 +5,19 @@
 #include "router/api/openai_render.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "common/text/tokenizer.h"
-#include "common/text/utf8.h"
-#include "router/api/tool_calls.h"
+#include "router/api/render_parts.h"
+#include "router/http/http_error.h"
 #include "router/http/sse.h"
-
-#define UNLIKELY_LOGPROB (-9999.0) /* vLLM's stand-in for minus infinity, which JSON does not have */
-
-struct prompt {
-    int32_t *tokens; /* kept only when they are shown */
-    uint32_t n;
-};
-
-struct choice {
-    uint32_t index, n_tokens;
-    const struct prompt *prompt;
-    bool begun;
-    size_t text_chars;            /* of the token texts so far, for text_offset */
-    struct sl_tool_filter *tools; /* NULL: the model was given none */
-    struct sl_buf said;           /* of the present event, by the filter */
-    json_t *calls;                /* so far */
-    size_t n_calls_shown;
-    /* unstreamed: the answer's parts; lists without their brackets */
-    struct sl_buf text, id_list, digest_list;
-    struct sl_buf content;                                       /* chat logprobs */
-    struct sl_buf tokens, token_logprobs, top_logprobs, offsets; /* completion logprobs */
-    struct sl_buf done;                                          /* all of it, once it ended */
-};
-
-struct sl_render {
-    bool chat, stream, include_usage, continuous_usage, echo, logprobs, digests, ids, tokens_as_ids,
-        skip_special;
-    char id[64];
-    char *head; /* {"id":...,"model":"..." */
-    const struct sl_tokenizer *tok;
-    struct prompt *prompts;
-    struct choice *choices; /* those of the first prompt first */
-    uint32_t n_prompts, n, n_open;
-    struct sl_gen_usage usage; /* of the choices that ended */
-    int32_t user_stop_ids[SL_MAX_STOP_TOKENS];
-    uint32_t n_user_stop_ids;
-};
 
 #define PARTS(c)                                                                                             \
     {                                                                                                        \
         &(c)->text, &(c)->id_list, &(c)->digest_list, &(c)->content, &(c)->tokens, &(c)->token_logprobs,     \
             &(c)->top_logprobs, &(c)->offsets, &(c)->done, &(c)->said                                        \
     }
-
-static void put_string(struct sl_buf *out, const char *s, size_t n)
-{
-    sl_buf_putc(out, '"');
-    sl_buf_json_escape(out, s, n);
-    sl_buf_putc(out, '"');
-}
-
-static void put_separator(struct sl_buf *list)
-{
-    if (list->len)
-        sl_buf_putc(list, ',');
-}
 
 struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_tokenizer *tok,
                                 int64_t created)
@@ -100,7 +49,7 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
             r->prompts[i].tokens = sl_xmemdup(p->tokens, p->n_tokens * sizeof *p->tokens);
     }
     for (uint32_t i = 0; i < r->n_open; i++) {
-        struct choice *c = &r->choices[i];
+        struct sl_render_choice *c = &r->choices[i];
         struct sl_buf *const parts[] = PARTS(c);
         c->index = i;
         c->prompt = &r->prompts[i / r->n];
@@ -118,13 +67,13 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
     memcpy(r->user_stop_ids, q->user_stop_ids, q->n_user_stop_ids * sizeof *q->user_stop_ids);
     sl_buf_init(&head, SIZE_MAX);
     sl_buf_puts(&head, "{\"id\":");
-    put_string(&head, req->id, strlen(req->id));
+    sl_render_put_string(&head, req->id, strlen(req->id));
     sl_buf_printf(&head, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":",
                   !r->chat    ? "text_completion"
                   : r->stream ? "chat.completion.chunk"
                               : "chat.completion",
                   created);
-    put_string(&head, req->model, strlen(req->model));
+    sl_render_put_string(&head, req->model, strlen(req->model));
     r->head = sl_buf_steal(&head);
     return r;
 }
@@ -151,7 +100,7 @@ void sl_render_free(struct sl_render *r)
 bool sl_render_failed(const struct sl_render *r)
 {
     for (uint32_t i = 0; i < r->n_prompts * r->n; i++) {
-        const struct choice *c = &r->choices[i];
+        const struct sl_render_choice *c = &r->choices[i];
         const struct sl_buf *const parts[] = PARTS(c);
         for (size_t k = 0; k < SL_COUNTOF(parts); k++)
             if (parts[k]->failed)
@@ -189,21 +138,7 @@ static void put_usage(struct sl_buf *out, const struct sl_gen_usage *u, bool det
     sl_buf_putc(out, '}');
 }
 
-static void put_id_list(struct sl_buf *out, const int32_t *ids, uint32_t n)
-{
-    sl_buf_putc(out, '[');
-    for (uint32_t i = 0; i < n; i++)
-        sl_buf_printf(out, i ? ",%d" : "%d", ids[i]);
-    sl_buf_putc(out, ']');
-}
-
-static void put_prompt_ids(const struct prompt *p, struct sl_buf *out)
-{
-    sl_buf_puts(out, ",\"prompt_token_ids\":");
-    put_id_list(out, p->tokens, p->n);
-}
-
-static void put_echo(const struct sl_render *r, const struct prompt *p, struct sl_buf *out)
+static void put_echo(const struct sl_render *r, const struct sl_render_prompt *p, struct sl_buf *out)
 {
     struct sl_buf text;
     uint32_t *ids = sl_xalloc((p->n + 1) * sizeof *ids);
@@ -216,161 +151,12 @@ static void put_echo(const struct sl_render *r, const struct prompt *p, struct s
     sl_free(ids);
 }
 
-static void put_logprob(struct sl_buf *out, double v)
-{
-    sl_buf_printf(out, "%.9g", isfinite(v) ? v : UNLIKELY_LOGPROB);
-}
-
-/* A token as text, inside a JSON string: bytes that are no character become U+FFFD. Returns how many
- * characters. */
-static size_t put_token_text(const struct sl_render *r, struct sl_buf *out, int32_t token)
-{
-    if (r->tokens_as_ids) {
-        size_t before = out->len;
-        sl_buf_printf(out, "\"token_id:%d\"", token);
-        return out->len - before - 2;
-    }
-    size_t n, at = 0, chars = 0, used;
-    uint32_t cp;
-    const char *p = sl_tokenizer_piece(r->tok, (uint32_t)token, true, &n);
-    put_string(out, p, n);
-    for (; at < n; at += used, chars++)
-        sl_utf8_next(p + at, n - at, &cp, &used);
-    return chars;
-}
-
-static double token_logprob(const Sluice__TokenEvent *t)
-{
-    return t->has_logprob ? (double)t->logprob : UNLIKELY_LOGPROB;
-}
-
-static size_t n_top(const Sluice__TokenEvent *t)
-{
-    return t->n_top_tokens < t->n_top_logprobs ? t->n_top_tokens : t->n_top_logprobs;
-}
-
-/* {"token":...,"logprob":...,"bytes":[...] and no closing brace: the sampled token has more members. */
-static void put_chat_entry(const struct sl_render *r, struct sl_buf *out, int32_t token, double logprob)
-{
-    size_t n;
-    const char *p = sl_tokenizer_piece(r->tok, (uint32_t)token, true, &n);
-    sl_buf_puts(out, "{\"token\":");
-    put_token_text(r, out, token);
-    sl_buf_puts(out, ",\"logprob\":");
-    put_logprob(out, logprob);
-    sl_buf_puts(out, ",\"bytes\":[");
-    for (size_t i = 0; i < n; i++)
-        sl_buf_printf(out, i ? ",%u" : "%u", (unsigned char)p[i]);
-    sl_buf_putc(out, ']');
-}
-
-static void put_chat_logprob(const struct sl_render *r, struct sl_buf *out, const Sluice__TokenEvent *t)
-{
-    put_chat_entry(r, out, t->token, token_logprob(t));
-    sl_buf_puts(out, ",\"top_logprobs\":[");
-    for (size_t i = 0; i < n_top(t); i++) {
-        if (i)
-            sl_buf_putc(out, ',');
-        put_chat_entry(r, out, t->top_tokens[i], (double)t->top_logprobs[i]);
-        sl_buf_putc(out, '}');
-    }
-    sl_buf_puts(out, "]}");
-}
-
-static bool same_text(const struct sl_render *r, int32_t a, int32_t b)
-{
-    size_t na, nb;
-    const char *pa = sl_tokenizer_piece(r->tok, (uint32_t)a, true, &na);
-    const char *pb = sl_tokenizer_piece(r->tok, (uint32_t)b, true, &nb);
-    if (r->tokens_as_ids)
-        return a == b;
-    /* pieces that are no text all show as U+FFFD: one of them is enough for an object's keys to stay
-     * different */
-    bool bad_a = sl_utf8_valid_prefix(pa, na) != na, bad_b = sl_utf8_valid_prefix(pb, nb) != nb;
-    return (bad_a && bad_b) || (na == nb && memcmp(pa, pb, na) == 0);
-}
-
-/* {"text": logprob}: the sampled token and the top ones, no key twice. */
-static void put_top_object(const struct sl_render *r, struct sl_buf *out, const Sluice__TokenEvent *t)
-{
-    sl_buf_putc(out, '{');
-    put_token_text(r, out, t->token);
-    sl_buf_putc(out, ':');
-    put_logprob(out, token_logprob(t));
-    for (size_t i = 0; i < n_top(t); i++) {
-        bool seen = same_text(r, t->top_tokens[i], t->token);
-        for (size_t j = 0; j < i && !seen; j++)
-            seen = same_text(r, t->top_tokens[i], t->top_tokens[j]);
-        if (seen)
-            continue;
-        sl_buf_putc(out, ',');
-        put_token_text(r, out, t->top_tokens[i]);
-        sl_buf_putc(out, ':');
-        put_logprob(out, (double)t->top_logprobs[i]);
-    }
-    sl_buf_putc(out, '}');
-}
-
-static void add_completion_logprob(const struct sl_render *r, struct choice *c, const Sluice__TokenEvent *t)
-{
-    put_separator(&c->tokens);
-    put_separator(&c->token_logprobs);
-    put_separator(&c->top_logprobs);
-    put_separator(&c->offsets);
-    sl_buf_printf(&c->offsets, "%zu", c->text_chars);
-    c->text_chars += put_token_text(r, &c->tokens, t->token);
-    put_logprob(&c->token_logprobs, token_logprob(t));
-    put_top_object(r, &c->top_logprobs, t);
-}
-
-static void put_collected_logprobs(const struct sl_render *r, const struct choice *c, struct sl_buf *out)
-{
-    if (!r->logprobs) {
-        sl_buf_puts(out, "null");
-    } else if (r->chat) {
-        sl_buf_puts(out, "{\"content\":[");
-        sl_buf_append(out, c->content.data, c->content.len);
-        sl_buf_puts(out, "]}");
-    } else {
-        sl_buf_puts(out, "{\"tokens\":[");
-        sl_buf_append(out, c->tokens.data, c->tokens.len);
-        sl_buf_puts(out, "],\"token_logprobs\":[");
-        sl_buf_append(out, c->token_logprobs.data, c->token_logprobs.len);
-        sl_buf_puts(out, "],\"top_logprobs\":[");
-        sl_buf_append(out, c->top_logprobs.data, c->top_logprobs.len);
-        sl_buf_puts(out, "],\"text_offset\":[");
-        sl_buf_append(out, c->offsets.data, c->offsets.len);
-        sl_buf_puts(out, "]}");
-    }
-}
-
-static void collect_logprobs(const struct sl_render *r, struct choice *c, const Sluice__TokenEvent *t)
-{
-    if (!r->logprobs || !t)
-        return;
-    if (r->chat) {
-        put_separator(&c->content);
-        put_chat_logprob(r, &c->content, t);
-    } else {
-        add_completion_logprob(r, c, t);
-    }
-}
-
-static void clear_logprobs(struct choice *c)
-{
-    sl_buf_clear(&c->content);
-    sl_buf_clear(&c->tokens);
-    sl_buf_clear(&c->token_logprobs);
-    sl_buf_clear(&c->top_logprobs);
-    sl_buf_clear(&c->offsets);
-}
-
 /* The stop string, or a stop token the client named; the model's own end is null. */
 static void put_stop_reason(const struct sl_render *r, struct sl_buf *out, const struct sl_gen_event *ev)
 {
     sl_buf_puts(out, ",\"stop_reason\":");
     if (ev->stop_reason) {
-        put_string(out, ev->stop_reason, strlen(ev->stop_reason));
+        sl_render_put_string(out, ev->stop_reason, strlen(ev->stop_reason));
         return;
     }
     for (uint32_t i = 0; i < r->n_user_stop_ids; i++)
@@ -381,8 +167,8 @@ static void put_stop_reason(const struct sl_render *r, struct sl_buf *out, const
     sl_buf_puts(out, "null");
 }
 
-static void put_calls(const struct sl_render *r, const struct choice *c, size_t from, bool with_index,
-                      struct sl_buf *out)
+static void put_calls(const struct sl_render *r, const struct sl_render_choice *c, size_t from,
+                      bool with_index, struct sl_buf *out)
 {
     sl_buf_puts(out, "\"tool_calls\":[");
     for (size_t k = from; k < json_array_size(c->calls); k++) {
@@ -394,20 +180,20 @@ static void put_calls(const struct sl_render *r, const struct choice *c, size_t 
         if (with_index)
             sl_buf_printf(out, "\"index\":%zu,", k);
         sl_buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
-        put_string(out, json_string_value(name), json_string_length(name));
+        sl_render_put_string(out, json_string_value(name), json_string_length(name));
         sl_buf_puts(out, ",\"arguments\":");
-        put_string(out, json_string_value(arguments), json_string_length(arguments));
+        sl_render_put_string(out, json_string_value(arguments), json_string_length(arguments));
         sl_buf_puts(out, "}}");
     }
     sl_buf_putc(out, ']');
 }
 
-static bool has_new_calls(const struct choice *c)
+static bool has_new_calls(const struct sl_render_choice *c)
 {
     return json_array_size(c->calls) > c->n_calls_shown;
 }
 
-static const char *finish_reason(const struct choice *c, const struct sl_gen_event *ev)
+static const char *finish_reason(const struct sl_render_choice *c, const struct sl_gen_event *ev)
 {
     return json_array_size(c->calls) && strcmp(ev->finish_reason, "stop") == 0 ? "tool_calls"
                                                                                : ev->finish_reason;
@@ -421,7 +207,7 @@ static void begin_frame(const struct sl_render *r, struct sl_buf *out)
     sl_buf_puts(out, r->head);
 }
 
-static void end_frame(const struct sl_render *r, const struct choice *c, struct sl_buf *out)
+static void end_frame(const struct sl_render *r, const struct sl_render_choice *c, struct sl_buf *out)
 {
     if (r->continuous_usage) {
         sl_buf_puts(out, ",\"usage\":");
@@ -436,14 +222,14 @@ static void end_frame(const struct sl_render *r, const struct choice *c, struct 
 }
 
 /* The frame before the first token's: a chat's role; a completion's echo. */
-static void put_first_frame(const struct sl_render *r, struct choice *c, struct sl_buf *out)
+static void put_first_frame(const struct sl_render *r, struct sl_render_choice *c, struct sl_buf *out)
 {
     c->begun = true;
     if (!r->chat && !r->echo)
         return;
     begin_frame(r, out);
     if (r->chat && r->ids)
-        put_prompt_ids(c->prompt, out);
+        sl_render_put_prompt_ids(c->prompt, out);
     sl_buf_printf(out, ",\"choices\":[{\"index\":%u,", c->index);
     if (r->chat) {
         sl_buf_puts(out, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
@@ -459,14 +245,14 @@ static void put_first_frame(const struct sl_render *r, struct choice *c, struct 
     end_frame(r, c, out);
 }
 
-static void put_token_frame(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
-                            struct sl_buf *out)
+static void put_token_frame(const struct sl_render *r, struct sl_render_choice *c,
+                            const struct sl_gen_event *ev, struct sl_buf *out)
 {
     const Sluice__TokenEvent *t = ev->token >= 0 ? ev->raw : NULL;
     begin_frame(r, out);
     sl_buf_printf(out, ",\"choices\":[{\"index\":%u,%s", c->index,
                   r->chat ? "\"delta\":{\"content\":" : "\"text\":");
-    put_string(out, ev->text ? ev->text : "", ev->text_len);
+    sl_render_put_string(out, ev->text ? ev->text : "", ev->text_len);
     if (has_new_calls(c)) {
         sl_buf_putc(out, ',');
         put_calls(r, c, c->n_calls_shown, true, out);
@@ -474,18 +260,18 @@ static void put_token_frame(const struct sl_render *r, struct choice *c, const s
     }
     sl_buf_puts(out, r->chat ? "},\"logprobs\":" : ",\"logprobs\":");
     if (t && r->logprobs) {
-        clear_logprobs(c);
-        collect_logprobs(r, c, t);
-        put_collected_logprobs(r, c, out);
+        sl_render_clear_logprobs(c);
+        sl_render_collect_logprobs(r, c, t);
+        sl_render_put_logprobs(r, c, out);
     } else {
         sl_buf_puts(out, "null");
     }
     sl_buf_puts(out, ",\"finish_reason\":null");
     if (r->ids) {
         sl_buf_puts(out, ",\"token_ids\":");
-        put_id_list(out, &ev->token, ev->token >= 0 ? 1 : 0);
+        sl_render_put_id_list(out, &ev->token, ev->token >= 0 ? 1 : 0);
         if (!r->chat && c->n_tokens == 1 && ev->token >= 0)
-            put_prompt_ids(c->prompt, out);
+            sl_render_put_prompt_ids(c->prompt, out);
     }
     sl_buf_puts(out, "}]");
     if (r->digests && t && t->has_logits_digest)
@@ -493,8 +279,8 @@ static void put_token_frame(const struct sl_render *r, struct choice *c, const s
     end_frame(r, c, out);
 }
 
-static void put_finish_frame(const struct sl_render *r, const struct choice *c, const struct sl_gen_event *ev,
-                             struct sl_buf *out)
+static void put_finish_frame(const struct sl_render *r, const struct sl_render_choice *c,
+                             const struct sl_gen_event *ev, struct sl_buf *out)
 {
     begin_frame(r, out);
     sl_buf_printf(out, ",\"choices\":[{\"index\":%u,%s,\"logprobs\":null,\"finish_reason\":\"%s\"", c->index,
@@ -518,7 +304,7 @@ static void put_end(const struct sl_render *r, struct sl_buf *out)
     sl_sse_done(out);
 }
 
-static void stream_event(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+static void stream_event(const struct sl_render *r, struct sl_render_choice *c, const struct sl_gen_event *ev,
                          struct sl_buf *out)
 {
     if (!c->begun)
@@ -533,24 +319,8 @@ static void stream_event(const struct sl_render *r, struct choice *c, const stru
 
 /* ---- whole answers ---- */
 
-static void collect_token(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev)
-{
-    sl_buf_append(&c->text, ev->text, ev->text_len);
-    if (ev->token < 0)
-        return;
-    collect_logprobs(r, c, ev->raw);
-    if (r->ids) {
-        put_separator(&c->id_list);
-        sl_buf_printf(&c->id_list, "%d", ev->token);
-    }
-    if (r->digests && ev->raw && ev->raw->has_logits_digest) {
-        put_separator(&c->digest_list);
-        sl_buf_printf(&c->digest_list, "\"%016" PRIx64 "\"", ev->raw->logits_digest);
-    }
-}
-
-static void put_choice(const struct sl_render *r, const struct choice *c, const struct sl_gen_event *ev,
-                       struct sl_buf *out)
+static void put_choice(const struct sl_render *r, const struct sl_render_choice *c,
+                       const struct sl_gen_event *ev, struct sl_buf *out)
 {
     sl_buf_printf(out, "{\"index\":%u,", c->index);
     bool calls = json_array_size(c->calls) > 0;
@@ -569,7 +339,7 @@ static void put_choice(const struct sl_render *r, const struct choice *c, const 
         put_calls(r, c, 0, false, out);
     }
     sl_buf_puts(out, r->chat ? "},\"logprobs\":" : ",\"logprobs\":");
-    put_collected_logprobs(r, c, out);
+    sl_render_put_logprobs(r, c, out);
     sl_buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c, ev));
     put_stop_reason(r, out, ev);
     if (r->ids) {
@@ -577,7 +347,7 @@ static void put_choice(const struct sl_render *r, const struct choice *c, const 
         sl_buf_append(out, c->id_list.data, c->id_list.len);
         sl_buf_putc(out, ']');
         if (!r->chat)
-            put_prompt_ids(c->prompt, out);
+            sl_render_put_prompt_ids(c->prompt, out);
     }
     sl_buf_putc(out, '}');
 }
@@ -587,7 +357,7 @@ static void put_body(const struct sl_render *r, struct sl_buf *out)
     uint32_t n_choices = r->n_prompts * r->n;
     sl_buf_puts(out, r->head);
     if (r->chat && r->ids)
-        put_prompt_ids(r->prompts, out);
+        sl_render_put_prompt_ids(r->prompts, out);
     sl_buf_puts(out, ",\"choices\":[");
     for (uint32_t i = 0; i < n_choices; i++) {
         if (i)
@@ -612,11 +382,11 @@ static void put_body(const struct sl_render *r, struct sl_buf *out)
     sl_buf_putc(out, '}');
 }
 
-static void collect_event(const struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
-                          struct sl_buf *out)
+static void collect_event(const struct sl_render *r, struct sl_render_choice *c,
+                          const struct sl_gen_event *ev, struct sl_buf *out)
 {
     if (ev->kind == SL_GEN_TOKEN)
-        collect_token(r, c, ev);
+        sl_render_collect_token(r, c, ev);
     if (ev->kind == SL_GEN_DONE)
         put_choice(r, c, ev, &c->done);
     if (sl_render_done(r))
@@ -624,7 +394,7 @@ static void collect_event(const struct sl_render *r, struct choice *c, const str
 }
 
 /* A prompt counts once, whatever n. */
-static void add_usage(struct sl_render *r, const struct choice *c, const struct sl_gen_usage *u)
+static void add_usage(struct sl_render *r, const struct sl_render_choice *c, const struct sl_gen_usage *u)
 {
     if (c->index % r->n == 0) {
         r->usage.prompt_tokens += u->prompt_tokens;
@@ -633,7 +403,7 @@ static void add_usage(struct sl_render *r, const struct choice *c, const struct 
     r->usage.completion_tokens += u->completion_tokens;
 }
 
-static void show_event(struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+static void show_event(struct sl_render *r, struct sl_render_choice *c, const struct sl_gen_event *ev,
                        struct sl_buf *out)
 {
     if (r->stream)
@@ -643,7 +413,7 @@ static void show_event(struct sl_render *r, struct choice *c, const struct sl_ge
 }
 
 /* The event's text without the calls in it, which c->calls learns. */
-static void show_without_calls(struct sl_render *r, struct choice *c, const struct sl_gen_event *ev,
+static void show_without_calls(struct sl_render *r, struct sl_render_choice *c, const struct sl_gen_event *ev,
                                struct sl_buf *out)
 {
     struct sl_gen_event shown = *ev;
@@ -663,7 +433,7 @@ static void show_without_calls(struct sl_render *r, struct choice *c, const stru
 
 void sl_render_event(struct sl_render *r, uint32_t choice, const struct sl_gen_event *ev, struct sl_buf *out)
 {
-    struct choice *c = &r->choices[choice];
+    struct sl_render_choice *c = &r->choices[choice];
     if (ev->kind == SL_GEN_TOKEN && ev->token >= 0)
         c->n_tokens++;
     if (c->tools)
@@ -674,4 +444,13 @@ void sl_render_event(struct sl_render *r, uint32_t choice, const struct sl_gen_e
     }
     if (!c->tools || ev->kind == SL_GEN_DONE)
         show_event(r, c, ev, out);
+}
+
+void sl_render_error(struct sl_render *r, const struct sl_http_error *e, struct sl_buf *out)
+{
+    (void)r;
+    sl_sse_begin(out);
+    sl_http_error_json(e, out);
+    sl_sse_end(out);
+    sl_sse_done(out);
 }

@@ -12,6 +12,7 @@
 #include "common/base/buf.h"
 #include "router/api/openai_parse.h"
 
+struct sl_http_error;
 struct sl_tokenizer;
 struct sl_render; /* opaque */
 
@@ -25,6 +26,8 @@ void sl_render_free(struct sl_render *r); /* takes NULL */
 /* Appends to out what the client gets for the choice's event: frames, or behind the last SL_GEN_DONE the
  * body. SL_GEN_ERROR is not given here. */
 void sl_render_event(struct sl_render *r, uint32_t choice, const struct sl_gen_event *ev, struct sl_buf *out);
+/* Appends what ends a stream that has begun and failed. */
+void sl_render_error(struct sl_render *r, const struct sl_http_error *e, struct sl_buf *out);
 bool sl_render_done(const struct sl_render *r);  /* all choices ended */
 bool sl_render_begun(const struct sl_render *r); /* the client may have seen a token */
 

@@ -517,7 +517,7 @@ void sl_flow_cancel(struct sl_flow *f, const char *id)
 
 void sl_flow_new_id(struct sl_flow *f, const char *prefix, char id[64])
 {
-    snprintf(id, 64, "%.16s-%016" PRIx64 "-%" PRIx64, prefix, f->conf.boot_id,
+    snprintf(id, 64, "%.16s%016" PRIx64 "-%" PRIx64, prefix, f->conf.boot_id,
              (uint64_t)atomic_fetch_add(&f->next_id, 1));
 }
 

@@ -58,7 +58,7 @@ SL_MUST_CHECK enum sl_err sl_flow_submit(struct sl_flow *f, struct sl_gen_req *r
                                          void *arg, struct sl_why *why);
 /* The client left: everything is freed on all nodes. on_event is not called after this returns. */
 void sl_flow_cancel(struct sl_flow *f, const char *id);
-/* Writes "<prefix>-<boot id hex>-<counter hex>" into id[64]. */
+/* Writes "<prefix><boot id hex>-<counter hex>" into id[64]. */
 void sl_flow_new_id(struct sl_flow *f, const char *prefix, char id[64]);
 
 /* True when a compatible, verified set of nodes exists for at least one mode; else why says what is missing.

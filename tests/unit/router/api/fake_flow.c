@@ -190,7 +190,7 @@ void sl_flow_close(struct sl_flow *f)
 
 void sl_flow_new_id(struct sl_flow *f, const char *prefix, char id[64])
 {
-    snprintf(id, 64, "%s-b007-%" PRIx64, prefix, atomic_fetch_add(&f->n_ids, 1));
+    snprintf(id, 64, "%sb007-%" PRIx64, prefix, atomic_fetch_add(&f->n_ids, 1));
 }
 
 bool sl_flow_ready(struct sl_flow *f, struct sl_why *why)

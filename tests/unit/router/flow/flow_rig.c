@@ -377,7 +377,7 @@ void rig_client_fini(struct rig_client *c)
 
 enum sl_err rig_submit(struct rig_client *c, struct sl_gen_req *q)
 {
-    sl_flow_new_id(c->rig->flow, "cmpl", q->id);
+    sl_flow_new_id(c->rig->flow, "cmpl-", q->id);
     snprintf(c->id, sizeof c->id, "%s", q->id);
     struct sl_why why = {{0}};
     enum sl_err err = sl_flow_submit(c->rig->flow, q, on_event, c, &why);
