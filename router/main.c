@@ -249,7 +249,8 @@ static enum sl_err open_model(struct router *r, struct sl_why *why)
         if (err)
             return err;
     } else {
-        SL_WARN("the model has no chat template: /v1/chat/completions is refused model=%s", r->o.model);
+        SL_WARN("the model has no chat template: /v1/chat/completions and /v1/responses are refused model=%s",
+                r->o.model);
     }
     r->template_model = json_object();
     json_object_set_new(r->template_model, "bos_token",

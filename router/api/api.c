@@ -30,6 +30,7 @@ static const struct route {
 } routes[] = {
     {"POST", "/chat/completions", sl_api_chat, SL_HTTP_ON_WORKER, JSON},
     {"POST", "/completions", sl_api_completion, SL_HTTP_ON_WORKER, JSON},
+    {"POST", "/responses", sl_api_response, SL_HTTP_ON_WORKER, JSON},
     {"POST", "/tokenize", sl_api_tokenize, SL_HTTP_ON_WORKER, JSON},
     {"POST", "/detokenize", sl_api_detokenize, SL_HTTP_ON_WORKER, JSON},
     {"POST", "/apply-template", sl_api_apply_template, SL_HTTP_ON_WORKER, JSON},
@@ -236,8 +237,8 @@ enum sl_http_where sl_api_check(void *api, struct sl_http_call *c)
     } else if (!r) {
         char text[320];
         snprintf(text, sizeof text,
-                 "There is no %.150s here; clients' paths are /v1/chat/completions, /v1/completions, "
-                 "/v1/models, /tokenize, /detokenize and /apply-template.",
+                 "There is no %.150s here; clients' paths are /v1/chat/completions, /v1/responses, "
+                 "/v1/completions, /v1/models, /tokenize, /detokenize and /apply-template.",
                  sl_http_path(c));
         sl_http_answer_error(c, &(struct sl_http_error){.err = SL_ENOTFOUND, .message = text});
     } else if (r->flags & ADMIN && !may_operate(a, c)) {

@@ -25,6 +25,7 @@ struct sl_api {
 /* Handlers, one per route; arg: what stands behind the route's path, "" when nothing does. */
 void sl_api_chat(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_completion(struct sl_api *a, struct sl_http_call *c, const char *arg);
+void sl_api_response(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_tokenize(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_detokenize(struct sl_api *a, struct sl_http_call *c, const char *arg);
 void sl_api_apply_template(struct sl_api *a, struct sl_http_call *c, const char *arg);

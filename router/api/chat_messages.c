@@ -24,37 +24,56 @@ static bool fault_at(struct sl_fault *fault, enum sl_err err, size_t i, const ch
     return sl_fault_set(fault, err, param, "%s: %s", param, text);
 }
 
-/* A list of parts to one string; NULL with the fault set. */
-static json_t *flatten(const json_t *parts, size_t at, struct sl_fault *fault)
+static json_t *part_fault(struct sl_fault *fault, enum sl_err err, const char *where, const char *text)
 {
-    struct sl_buf text;
+    sl_fault_set(fault, err, where, "%s: %s", where, text);
+    return NULL;
+}
+
+/* The text of one part; NULL with the fault set. */
+static const json_t *part_text(const json_t *part, const char *where, struct sl_fault *fault)
+{
+    static const char *const types[] = {"text", "input_text", "output_text"};
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *text = json_object_get(part, "text");
+    char why[128];
+    if (!type)
+        return part_fault(fault, SL_EINVAL, where, "each part must be an object with a type.");
+    for (size_t i = 0; i < SL_COUNTOF(types); i++)
+        if (strcmp(type, types[i]) == 0)
+            return json_is_string(text)
+                       ? text
+                       : part_fault(fault, SL_EINVAL, where, "a text part needs a string \"text\".");
+    snprintf(why, sizeof why, "parts of type \"%.40s\" are not supported; only text is.", type);
+    return part_fault(fault, SL_EUNSUPPORTED, where, why);
+}
+
+json_t *sl_chat_text(const json_t *parts, const char *where, struct sl_fault *fault)
+{
+    struct sl_buf all;
     json_t *part, *out = NULL;
     size_t i;
-    sl_buf_init(&text, SIZE_MAX); /* bounded by the body */
+    sl_buf_init(&all, SIZE_MAX); /* bounded by the body */
     json_array_foreach (parts, i, part) {
-        const json_t *type = json_object_get(part, "type"), *piece = json_object_get(part, "text");
-        if (!json_is_object(part) || !json_is_string(type)) {
-            fault_at(fault, SL_EINVAL, at, "content", "each part must be an object with a type.");
+        const json_t *text = part_text(part, where, fault);
+        if (!text)
             goto out;
-        }
-        if (strcmp(json_string_value(type), "text") != 0 &&
-            strcmp(json_string_value(type), "input_text") != 0) {
-            char why[128];
-            snprintf(why, sizeof why, "parts of type \"%.40s\" are not supported; only text is.",
-                     json_string_value(type));
-            fault_at(fault, SL_EUNSUPPORTED, at, "content", why);
-            goto out;
-        }
-        if (!json_is_string(piece)) {
-            fault_at(fault, SL_EINVAL, at, "content", "a text part needs a string \"text\".");
-            goto out;
-        }
-        sl_buf_append(&text, json_string_value(piece), json_string_length(piece));
+        sl_buf_append(&all, json_string_value(text), json_string_length(text));
     }
-    out = json_stringn(text.len ? text.data : "", text.len);
+    out = json_stringn(all.len ? all.data : "", all.len);
 out:
-    sl_buf_fini(&text);
+    sl_buf_fini(&all);
     return out;
+}
+
+json_t *sl_chat_arguments(const json_t *text)
+{
+    size_t n = json_string_length(text); /* empty: a function that takes none, as in vLLM */
+    json_t *parsed = n ? json_loadb(json_string_value(text), n, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    if (json_is_object(parsed))
+        return parsed;
+    json_decref(parsed);
+    return NULL;
 }
 
 /* The calls of an assistant message, their arguments parsed. */
@@ -73,14 +92,10 @@ static bool parse_tool_calls(json_t *message, size_t at, struct sl_fault *fault)
             return fault_at(fault, SL_EINVAL, at, "tool_calls", "each call needs a function with a name.");
         if (!json_is_string(arguments))
             continue;
-        size_t n = json_string_length(arguments); /* empty: a function that takes none, as in vLLM */
-        json_t *parsed =
-            n ? json_loadb(json_string_value(arguments), n, JSON_REJECT_DUPLICATES, NULL) : json_object();
-        if (!json_is_object(parsed)) {
-            json_decref(parsed);
+        json_t *parsed = sl_chat_arguments(arguments);
+        if (!parsed)
             return fault_at(fault, SL_EINVAL, at, "tool_calls",
                             "function.arguments must hold a JSON object.");
-        }
         json_object_set_new(function, "arguments", parsed);
     }
     return true;
@@ -96,7 +111,9 @@ static bool fix_message(json_t *m, size_t at, bool knows_developer, struct sl_fa
         json_object_set_new(m, "role", json_string("system"));
     const json_t *content = json_object_get(m, "content");
     if (json_is_array(content)) {
-        json_t *text = flatten(content, at, fault);
+        char where[64];
+        snprintf(where, sizeof where, "messages[%zu].content", at);
+        json_t *text = sl_chat_text(content, where, fault);
         if (!text)
             return false;
         json_object_set_new(m, "content", text);

@@ -13,4 +13,9 @@
  *     message silently. */
 json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl_fault *fault);
 
+/* A list of text parts as one string, owned by the caller; NULL with the fault set, whose param is where. */
+json_t *sl_chat_text(const json_t *parts, const char *where, struct sl_fault *fault);
+/* The arguments of a call, a string that holds a JSON object, parsed; owned by the caller. NULL: it holds none. */
+json_t *sl_chat_arguments(const json_t *text);
+
 #endif

@@ -1,7 +1,7 @@
 /* router/api/gen_call.c - one call for an answer between HTTP and the flow: steps 1 and 2 on a worker, step
  * 11 on the http thread. Each choice of the answer (n, several prompts) is a request of its own to the flow.
  *
- *   worker:      body -> openai_parse -> prompt -> submit each choice to the flow
+ *   worker:      body -> (responses_parse) -> openai_parse -> prompt -> submit each choice to the flow
  *   flow thread: event -> inbox (copied) -> wake
  *   http thread: wake -> inbox -> openai_render -> stream or answer
  *
@@ -23,6 +23,7 @@
 #include "router/api/key_limits.h"
 #include "router/api/key_weights.h"
 #include "router/api/openai_render.h"
+#include "router/api/responses_parse.h"
 #include "router/api/sluice_headers.h"
 #include "router/http/http_error.h"
 #include "router/http/sse.h"
@@ -335,6 +336,10 @@ static void salt_by_key(const struct sl_api_key *key, struct sl_gen_req *req)
     req->no_prefix_cache |= !hex; /* no memory for it: rather none than a shared one */
 }
 
+/* Whose body it is. A response is a chat by another name: its body is made one first. */
+enum api { COMPLETION, CHAT, RESPONSE };
+static const char *const id_prefixes[] = {"cmpl-", "chatcmpl-", "resp_"};
+
 static bool read_request(struct sl_api *a, struct sl_http_call *c, const struct sl_api_key *key, bool chat,
                          const json_t *body, struct sl_gen_req *req, struct sl_oai_request *r,
                          struct sl_fault *fault)
@@ -356,24 +361,31 @@ static bool read_request(struct sl_api *a, struct sl_http_call *c, const struct 
     return good;
 }
 
-static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
+static void generate(struct sl_api *a, struct sl_http_call *c, enum api api)
 {
     struct sl_fault fault = {0};
     struct sl_oai_request r;
     json_t *body = sl_api_body(c);
     if (!body)
         return;
+    json_t *asked = api == RESPONSE ? sl_responses_to_chat(body, &fault) : json_incref(body);
+    if (!asked) {
+        sl_api_answer_fault(c, &fault);
+        json_decref(body);
+        return;
+    }
     struct sl_arena *arena = sl_arena_new(SL_GEN_ARENA_BYTES);
     struct sl_gen_req *req = sl_arena_alloc(arena, sizeof *req);
     const struct sl_api_key *key = sl_api_key(a, c);
     req->arena = arena;
-    if (!read_request(a, c, key, chat, body, req, &r, &fault)) {
+    if (!read_request(a, c, key, api != COMPLETION, asked, req, &r, &fault)) {
+        if (api == RESPONSE)
+            sl_responses_name_fault(&fault);
         sl_api_answer_fault(c, &fault);
-        sl_arena_free(arena);
-        json_decref(body);
-        return;
+        goto out;
     }
-    sl_gate_new_id(&a->gate, chat ? "chatcmpl-" : "cmpl-", req->id);
+    r.responses = api == RESPONSE ? body : NULL;
+    sl_gate_new_id(&a->gate, id_prefixes[api], req->id);
     const char *client_id = sl_http_header(c, "X-Request-Id");
     if (!client_id)
         client_id = r.request_id;
@@ -385,18 +397,26 @@ static void generate(struct sl_api *a, struct sl_http_call *c, bool chat)
     sl_http_add_header(c, "X-Sluice-Request-Id", req->id);
     sl_api_log_unknown(a, &r);
     submit(a, c, key, &r);
+out:
     sl_arena_free(arena);
+    json_decref(asked);
     json_decref(body);
 }
 
 void sl_api_chat(struct sl_api *a, struct sl_http_call *c, const char *arg)
 {
     (void)arg;
-    generate(a, c, true);
+    generate(a, c, CHAT);
 }
 
 void sl_api_completion(struct sl_api *a, struct sl_http_call *c, const char *arg)
 {
     (void)arg;
-    generate(a, c, false);
+    generate(a, c, COMPLETION);
+}
+
+void sl_api_response(struct sl_api *a, struct sl_http_call *c, const char *arg)
+{
+    (void)arg;
+    generate(a, c, RESPONSE);
 }

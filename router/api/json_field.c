@@ -31,6 +31,12 @@ bool sl_fault_set(struct sl_fault *f, enum sl_err err, const char *param, const 
     return false;
 }
 
+bool sl_json_says_nothing(const json_t *j)
+{
+    return json_is_null(j) || json_is_false(j) || (json_is_string(j) && json_string_length(j) == 0) ||
+           (json_is_array(j) && json_array_size(j) == 0) || (json_is_object(j) && json_object_size(j) == 0);
+}
+
 const char *sl_json_kind(const json_t *j)
 {
     switch (json_typeof(j)) {

@@ -35,6 +35,9 @@ const char *sl_field_string(const struct sl_fields *f, const char *name, const c
 const json_t *sl_field_array(const struct sl_fields *f, const char *name);
 const json_t *sl_field_object(const struct sl_fields *f, const char *name);
 
+/* null, false, "", [] and {}: clients send them for "not used". */
+bool sl_json_says_nothing(const json_t *j);
+
 /* "a string", for messages. */
 const char *sl_json_kind(const json_t *j);
 

@@ -109,13 +109,6 @@ static const struct member *member_find(const char *name)
     return NULL;
 }
 
-/* null, false, "", [] and {}: clients send them for "not used". */
-static bool says_nothing(const json_t *j)
-{
-    return json_is_null(j) || json_is_false(j) || (json_is_string(j) && json_string_length(j) == 0) ||
-           (json_is_array(j) && json_array_size(j) == 0) || (json_is_object(j) && json_object_size(j) == 0);
-}
-
 static void check_names(const json_t *body, struct sl_oai_request *out, struct sl_fault *fault)
 {
     const char *name;
@@ -124,7 +117,7 @@ static void check_names(const json_t *body, struct sl_oai_request *out, struct s
         const struct member *m = member_find(name);
         if (!m && out->n_unknown < SL_MAX_UNKNOWN)
             out->unknown[out->n_unknown++] = name;
-        else if (m && m->use == REFUSED && !says_nothing(value))
+        else if (m && m->use == REFUSED && !sl_json_says_nothing(value))
             sl_fault_set(fault, SL_EUNSUPPORTED, name, "%s is not supported.", name);
     }
 }
@@ -251,7 +244,7 @@ static void read_structured_outputs(const struct sl_fields *f, struct sl_gen_req
     const char *key;
     json_t *value;
     json_object_foreach ((json_t *)sl_field_object(f, name), key, value) {
-        if (says_nothing(value))
+        if (sl_json_says_nothing(value))
             continue;
         if (strcmp(key, "json") == 0)
             keep_form(f, name, schema_in(f, name, value), req);
@@ -274,7 +267,7 @@ static void read_guided(const struct sl_fields *f, struct sl_gen_req *req)
     } ways[] = {{"guided_json", schema_in}, {"json_schema", schema_in}, {"guided_choice", choice_in}};
     for (size_t i = 0; i < SL_COUNTOF(ways); i++) {
         const json_t *value = sl_field(f, ways[i].name);
-        if (value && !says_nothing(value))
+        if (value && !sl_json_says_nothing(value))
             keep_form(f, ways[i].name, ways[i].read(f, ways[i].name, value), req);
     }
     read_structured_outputs(f, req);
@@ -666,7 +659,7 @@ bool sl_oai_parse(const struct sl_oai_model *model, bool chat, const json_t *bod
     refuse_formats(&f);
     if (chat)
         read_tools(&f, out);
-    else if (sl_field(&f, "tools") && !says_nothing(sl_field(&f, "tools")))
+    else if (sl_field(&f, "tools") && !sl_json_says_nothing(sl_field(&f, "tools")))
         sl_fault_set(fault, SL_EUNSUPPORTED, "tools", "tools are supported for /v1/chat/completions only.");
 
     req->echo = sl_field_bool(&f, "echo", false);

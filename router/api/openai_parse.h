@@ -58,8 +58,9 @@ struct sl_oai_request {
     int64_t truncate;   /* keep the last N prompt tokens; 0 = off, -1 = what the context takes */
     bool max_tokens_given;
     bool continuous_usage;
-    bool tokens_as_ids;                        /* return_tokens_as_token_ids: "token_id:42" in logprobs */
-    const char *request_id;                    /* body's request_id or NULL */
+    bool tokens_as_ids;      /* return_tokens_as_token_ids: "token_id:42" in logprobs */
+    const char *request_id;  /* body's request_id or NULL */
+    const json_t *responses; /* the body of /v1/responses that the chat was made of; NULL = none */
     int32_t user_stop_ids[SL_MAX_STOP_TOKENS]; /* stop_token_ids as given, without the model's own */
     uint32_t n_user_stop_ids;
     const char *unknown[SL_MAX_UNKNOWN]; /* names of members nobody knows */

@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "common/text/tokenizer.h"
 #include "router/api/render_parts.h"
+#include "router/api/responses_render.h"
 #include "router/http/http_error.h"
 #include "router/http/sse.h"
 
@@ -19,13 +20,29 @@
             &(c)->top_logprobs, &(c)->offsets, &(c)->done, &(c)->said                                        \
     }
 
+/* {"id":...,"model":"..." */
+static char *head_of(const struct sl_gen_req *req, int64_t created)
+{
+    struct sl_buf head;
+    sl_buf_init(&head, SIZE_MAX);
+    sl_buf_puts(&head, "{\"id\":");
+    sl_render_put_string(&head, req->id, strlen(req->id));
+    sl_buf_printf(&head, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":",
+                  !req->chat    ? "text_completion"
+                  : req->stream ? "chat.completion.chunk"
+                                : "chat.completion",
+                  created);
+    sl_render_put_string(&head, req->model, strlen(req->model));
+    return sl_buf_steal(&head);
+}
+
 struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_tokenizer *tok,
                                 int64_t created)
 {
     const struct sl_gen_req *req = q->req;
     struct sl_render *r = sl_xcalloc(1, sizeof *r);
-    struct sl_buf head;
     memcpy(r->id, req->id, sizeof r->id);
+    r->responses = q->responses != NULL;
     r->chat = req->chat;
     r->stream = req->stream;
     r->include_usage = req->include_usage;
@@ -52,6 +69,7 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
         struct sl_render_choice *c = &r->choices[i];
         struct sl_buf *const parts[] = PARTS(c);
         c->index = i;
+        c->message_at = SIZE_MAX;
         c->prompt = &r->prompts[i / r->n];
         if (q->tools) {
             c->tools = sl_tool_filter_new(q->tool_format, q->one_call);
@@ -65,16 +83,7 @@ struct sl_render *sl_render_new(const struct sl_oai_request *q, const struct sl_
     }
     r->n_user_stop_ids = q->n_user_stop_ids;
     memcpy(r->user_stop_ids, q->user_stop_ids, q->n_user_stop_ids * sizeof *q->user_stop_ids);
-    sl_buf_init(&head, SIZE_MAX);
-    sl_buf_puts(&head, "{\"id\":");
-    sl_render_put_string(&head, req->id, strlen(req->id));
-    sl_buf_printf(&head, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":",
-                  !r->chat    ? "text_completion"
-                  : r->stream ? "chat.completion.chunk"
-                              : "chat.completion",
-                  created);
-    sl_render_put_string(&head, req->model, strlen(req->model));
-    r->head = sl_buf_steal(&head);
+    r->head = q->responses ? sl_responses_head(q, created) : head_of(req, created);
     return r;
 }
 
@@ -406,7 +415,9 @@ static void add_usage(struct sl_render *r, const struct sl_render_choice *c, con
 static void show_event(struct sl_render *r, struct sl_render_choice *c, const struct sl_gen_event *ev,
                        struct sl_buf *out)
 {
-    if (r->stream)
+    if (r->responses)
+        sl_responses_event(r, c, ev, out);
+    else if (r->stream)
         stream_event(r, c, ev, out);
     else
         collect_event(r, c, ev, out);
@@ -448,7 +459,10 @@ void sl_render_event(struct sl_render *r, uint32_t choice, const struct sl_gen_e
 
 void sl_render_error(struct sl_render *r, const struct sl_http_error *e, struct sl_buf *out)
 {
-    (void)r;
+    if (r->responses) {
+        sl_responses_error(r, e, out);
+        return;
+    }
     sl_sse_begin(out);
     sl_http_error_json(e, out);
     sl_sse_end(out);

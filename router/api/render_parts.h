@@ -20,7 +20,8 @@ struct sl_render_choice {
     struct sl_buf said;           /* of the present event, by the filter */
     json_t *calls;                /* so far */
     size_t n_calls_shown;
-    /* unstreamed: the answer's parts; lists without their brackets */
+    size_t message_at; /* /v1/responses: where the message stands among the calls; SIZE_MAX = there is none */
+    /* unstreamed and /v1/responses: the answer's parts; lists without their brackets */
     struct sl_buf text, id_list, digest_list;
     struct sl_buf content;                                       /* chat logprobs */
     struct sl_buf tokens, token_logprobs, top_logprobs, offsets; /* completion logprobs */
@@ -28,6 +29,7 @@ struct sl_render_choice {
 };
 
 struct sl_render {
+    bool responses; /* of /v1/responses; chat is true too */
     bool chat, stream, include_usage, continuous_usage, echo, logprobs, digests, ids, tokens_as_ids,
         skip_special;
     char id[64];
@@ -39,6 +41,7 @@ struct sl_render {
     struct sl_gen_usage usage; /* of the choices that ended */
     int32_t user_stop_ids[SL_MAX_STOP_TOKENS];
     uint32_t n_user_stop_ids;
+    uint64_t n_events; /* /v1/responses: sent */
 };
 
 /* "..." */

@@ -60,10 +60,15 @@ static unsigned status_of(const struct sl_http_error *e)
     return e->status ? e->status : sl_http_status(e->err);
 }
 
+const char *sl_http_error_message(const struct sl_http_error *e)
+{
+    return e->message && e->message[0] ? e->message : words_of(status_of(e))->words;
+}
+
 void sl_http_error_json(const struct sl_http_error *e, struct sl_buf *out)
 {
     unsigned status = status_of(e);
-    const char *message = e->message && e->message[0] ? e->message : words_of(status)->words;
+    const char *message = sl_http_error_message(e);
     sl_buf_puts(out, "{\"error\":{\"message\":\"");
     sl_buf_json_escape(out, message, strlen(message));
     sl_buf_printf(out, "\",\"type\":\"%s\",\"param\":", words_of(status)->type);

@@ -20,6 +20,8 @@ struct sl_http_error {
 
 unsigned sl_http_status(enum sl_err err);
 
+/* The sentence, or the status in words. */
+const char *sl_http_error_message(const struct sl_http_error *e);
 /* Appends the object, for a body or a frame. */
 void sl_http_error_json(const struct sl_http_error *e, struct sl_buf *out);
 /* Answers the call with it. */

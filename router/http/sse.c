@@ -7,6 +7,12 @@ void sl_sse_begin(struct sl_buf *out)
     sl_buf_append(out, "data: ", 6);
 }
 
+void sl_sse_begin_event(struct sl_buf *out, const char *type)
+{
+    sl_buf_printf(out, "event: %s\n", type);
+    sl_sse_begin(out);
+}
+
 void sl_sse_end(struct sl_buf *out)
 {
     sl_buf_append(out, "\n\n", 2);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """tests/lint/check_docs.py ROOT - docs/api.md says what the router does: its rows against the tables in the code.
 
-Members of a request (router/api/openai_parse.c), paths and who may ask them (router/api/api.c), and headers. Prints one line per
-fault and exits 1 when there is any.
+Members of a request (router/api/openai_parse.c, responses_parse.c), paths and who may ask them (router/api/api.c), and headers.
+Prints one line per fault and exits 1 when there is any.
 """
 import os
 import re
@@ -37,12 +37,14 @@ def differences(what, said, done):
 
 
 def check_members(root, doc):
-    done = dict(re.findall(r'^    \{"(\w+)", (READ|IGNORED|REFUSED)\}', read(root, "router/api/openai_parse.c"), re.M))
-    said = {}
-    for what, members in rows(doc, "Members of a request"):
-        use = next((use for start, use in USES.items() if what.startswith(start)), "READ")
-        said.update(dict.fromkeys(re.findall(r"`(\w+)`", members), use))
-    return differences("member", said, done)
+    for title, source in (("Members of a request", "openai_parse.c"), ("Responses", "responses_parse.c")):
+        done = dict(re.findall(r'^    \{"(\w+)", (READ|IGNORED|REFUSED)\b', read(root, "router/api/" + source), re.M))
+        said = {}
+        for what, members in rows(doc, title):
+            use = next((use for start, use in USES.items() if what.startswith(start)), "READ")
+            values = r" \([^()]*\)"  # what a member may say
+            said.update(dict.fromkeys(re.findall(r"`(\w+)`", re.sub(values, "", members)), use))
+        yield from differences("member", said, done)
 
 
 def check_paths(root, doc):

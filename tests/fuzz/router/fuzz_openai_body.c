@@ -1,11 +1,13 @@
-/* tests/fuzz/router/fuzz_openai_body.c - any bytes as the body of a completion or a chat: refused with a sentence, or a
+/* tests/fuzz/router/fuzz_openai_body.c - any bytes as the body of a completion, a chat or a response: refused with a sentence, or a
  * prompt within the context. Input: a byte that chooses the API and what the model's template teaches, then the body. */
 #include <stdint.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "common/text/utf8.h"
+#include "router/api/openai_render.h"
 #include "router/api/prompt.h"
+#include "router/api/responses_parse.h"
 #include "router/http/http_error.h"
 #include "tests/unit/router/api/tiny_vocab.h"
 
@@ -14,8 +16,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The API's bit, then two for the template. */
-enum { IS_CHAT = 1, TEMPLATE_SHIFT = 1 };
+/* The API's bit, two for the template, and one that makes a chat of a response. */
+enum { IS_CHAT = 1, TEMPLATE_SHIFT = 1, IS_RESPONSE = 16 };
 
 #define LOOP                                                                                                 \
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}{{ "         \
@@ -74,6 +76,31 @@ static void check_fault(const struct sl_fault *fault)
     sl_buf_fini(&out);
 }
 
+/* A response's answer repeats what it was asked with; it and each event are JSON all the same. */
+static void check_answer(const struct sl_tokenizer *tokenizer, const json_t *body, struct sl_oai_request *r)
+{
+    const struct sl_gen_event token = {.kind = SL_GEN_TOKEN, .token = 'a', .text = "a", .text_len = 1},
+                              end = {.kind = SL_GEN_DONE,
+                                     .token = -1,
+                                     .stop_token = -1,
+                                     .finish_reason = "stop"};
+    struct sl_buf out;
+    r->responses = body;
+    struct sl_render *render = sl_render_new(r, tokenizer, 0);
+    sl_buf_init(&out, SIZE_MAX);
+    sl_render_event(render, 0, &token, &out);
+    sl_render_event(render, 0, &end, &out);
+    SL_ASSERT(sl_render_done(render) && !sl_render_failed(render));
+    for (char *at = out.data, *line; (line = strsep(&at, "\n"));) {
+        bool data = strncmp(line, "data: ", 6) == 0;
+        json_t *told = data || line[0] == '{' ? json_loads(data ? line + 6 : line, 0, NULL) : NULL;
+        SL_ASSERT(told || !line[0] || strncmp(line, "event: ", 7) == 0);
+        json_decref(told);
+    }
+    sl_buf_fini(&out);
+    sl_render_free(render);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"m"};
@@ -89,14 +116,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct sl_arena *arena = sl_arena_new(ARENA_BYTES);
     struct sl_gen_req *req = sl_arena_alloc(arena, sizeof *req);
     req->arena = arena;
+    const struct sl_prompt_conf *conf = &confs[data[0] >> TEMPLATE_SHIFT & 3];
+    bool response = data[0] & IS_RESPONSE;
     json_t *body = sl_json_body((const char *)data + 1, size - 1, &fault);
-    bool ok = body && sl_oai_parse(&model, data[0] & IS_CHAT, body, req, &r, &fault) &&
-              sl_prompt_make(&confs[data[0] >> TEMPLATE_SHIFT & 3], &r, &fault);
+    json_t *asked = body && response ? sl_responses_to_chat(body, &fault) : json_incref(body);
+    bool ok = asked && sl_oai_parse(&model, response || data[0] & IS_CHAT, asked, req, &r, &fault) &&
+              sl_prompt_make(conf, &r, &fault);
     SL_ASSERT(ok == (fault.err == SL_OK));
+    if (asked && response)
+        sl_responses_name_fault(&fault);
     if (ok)
         check_taken(&r);
     else
         check_fault(&fault);
+    if (ok && response)
+        check_answer(conf->tokenizer, body, &r);
+    json_decref(asked);
     json_decref(body);
     sl_arena_free(arena);
     return 0;

@@ -233,6 +233,54 @@ static void stream_text_equals_the_whole_answer_one_frame_a_token(void **state)
     close_rig(&rig);
 }
 
+/* Limits, refusals, failures and cancelling are those of a chat: the same key, the same flow. */
+static void response_fares_as_a_chat_does(void **state)
+{
+    static const char path[] = "/v1/responses";
+    struct rig rig;
+    struct http_reply r;
+    struct http_client c;
+    json_t *j;
+    char key[SL_KEY_NEW_BYTES], line[SL_KEY_LINE_BYTES], text[2 * SL_KEY_LINE_BYTES], header[128];
+    (void)state;
+    sl_key_line_new("user", key, line);
+    snprintf(text, sizeof text, "%s requests_per_minute=4\n", line);
+    snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", key);
+    open_rig(&rig, text);
+    assert_int_equal(ask(&rig, "POST", path, "", "{\"input\":\"q\"}", NULL), 401);
+    assert_int_equal(ask(&rig, "POST", path, header, "{\"input\":\"q\",\"cache_salt\":\"busy\"}", NULL), 429);
+    assert_int_equal(ask(&rig, "POST", path, header, "{\"input\":\"q\",\"max_output_tokens\":3}", &j), 200);
+    json_t *part =
+        json_array_get(json_object_get(json_array_get(json_object_get(j, "output"), 0), "content"), 0);
+    assert_string_equal(json_string_value(json_object_get(part, "text")), "abc");
+    assert_int_equal(strncmp(json_string_value(json_object_get(j, "id")), "resp_b007-", 10), 0);
+    json_decref(j);
+    http_once(rig.port, "POST", path, header, "{\"input\":\"q\",\"stream\":true,\"cache_salt\":\"fail\"}",
+              &r);
+    assert_int_equal(r.status, 500);
+    http_reply_fini(&r);
+    http_once(rig.port, "POST", path, header, "{\"input\":\"q\",\"stream\":true,\"cache_salt\":\"break\"}",
+              &r);
+    assert_int_equal(r.status, 200);
+    assert_true(r.complete);
+    assert_non_null(
+        strstr(r.body, "\"message\":\"No decode node is left.\"}\n\nevent: response.failed\ndata: "));
+    assert_null(strstr(r.body, "[DONE]"));
+    http_reply_fini(&r);
+    http_connect(&c, rig.port);
+    http_request(&c, "POST", path, header, "{\"input\":\"q\",\"cache_salt\":\"hang\"}");
+    while (atomic_load(&fake_open) == 0)
+        sched_yield();
+    http_close(&c);
+    while (atomic_load(&fake_open))
+        sched_yield();
+    assert_int_equal(atomic_load(&fake_canceled), 1);
+    assert_int_equal(ask(&rig, "POST", path, header, "{\"input\":\"q\"}", &j), 429); /* the fifth */
+    assert_non_null(strstr(error_member(j, "message"), "4 requests a minute"));
+    json_decref(j);
+    close_rig(&rig);
+}
+
 static void bad_requests_have_an_error_object_streaming_or_not(void **state)
 {
     static const struct {
@@ -251,6 +299,17 @@ static void bad_requests_have_an_error_object_streaming_or_not(void **state)
         {"POST", "/v1/completions", "X-Sluice-Mode: fast\r\n", "{\"prompt\":\"x\"}", 400, "X-Sluice-Mode"},
         {"POST", "/v1/chat/completions", "", "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400,
          "messages[0].content"},
+        {"POST", "/v1/responses", "", "{\"input\":[7]}", 400, "input[0]"},
+        {"POST", "/v1/responses", "", "{\"input\":\"x\",\"max_output_tokens\":0}", 400, "max_output_tokens"},
+        {"POST", "/v1/responses", "", "{\"input\":\"x\",\"max_output_tokens\":600,\"stream\":true}", 400,
+         "max_output_tokens"},
+        {"POST", "/v1/responses", "", "{\"input\":\"x\",\"model\":\"nope\"}", 404, "model"},
+        {"POST", "/v1/responses", "",
+         "{\"input\":\"x\",\"max_output_tokens\":1,\"previous_response_id\":\"r\"}", 400,
+         "previous_response_id"},
+        {"POST", "/v1/responses", "X-Sluice-Mode: fast\r\n", "{\"input\":\"x\"}", 400, "X-Sluice-Mode"},
+        {"GET", "/v1/responses", "", NULL, 405, ""},
+        {"GET", "/v1/responses/resp_1", "", NULL, 404, ""},
         {"POST", "/v1/embeddings", "", "{}", 404, ""},
         {"GET", "/nothing", "", NULL, 404, ""},
         {"POST", "/", "", NULL, 405, ""},
@@ -727,6 +786,7 @@ int main(void)
         cmocka_unit_test(each_prompt_gets_n_choices),
         cmocka_unit_test(choices_end_together),
         cmocka_unit_test(stream_text_equals_the_whole_answer_one_frame_a_token),
+        cmocka_unit_test(response_fares_as_a_chat_does),
         cmocka_unit_test(bad_requests_have_an_error_object_streaming_or_not),
         cmocka_unit_test(failures_before_the_first_token_have_a_status),
         cmocka_unit_test(failure_after_tokens_is_a_frame_or_forbids_a_retry),
