@@ -501,6 +501,22 @@ static void write_texts(struct writer *w, const json_t *schema, const json_t *li
     sl_write_return(&w->out);
 }
 
+static void write_regex(struct writer *w, const json_t *schema, const json_t *expression)
+{
+    struct sl_why why = {0};
+    struct sl_regex *r = sl_regex_new();
+    enum sl_err err;
+    if (schema != w->root || !json_is_string(expression))
+        err = sl_why_set(&why, SL_EINVAL, "expected at the top, with a regular expression");
+    else
+        err = sl_regex_match(r, json_string_value(expression), json_string_length(expression), true, &why);
+    if (err == SL_OK)
+        err = sl_regex_write(r, &w->out, false, &w->work_left, &why);
+    if (err != SL_OK)
+        refuse(w, err, SL_SCHEMA_REGEX, why.text);
+    sl_regex_free(r);
+}
+
 static void write_one_type(struct writer *w, const json_t *schema, const char *type)
 {
     if (strcmp(type, "object") == 0) {
@@ -644,7 +660,7 @@ static const struct keyword {
     {"examples", DESCRIBES},   {"$schema", DESCRIBES},     {"$id", DESCRIBES},
     {"$defs", DESCRIBES},      {"definitions", DESCRIBES}, {"$comment", DESCRIBES},
     {"deprecated", DESCRIBES}, {"readOnly", DESCRIBES},    {"writeOnly", DESCRIBES},
-    {SL_SCHEMA_TEXTS, SHAPES},
+    {SL_SCHEMA_TEXTS, SHAPES}, {SL_SCHEMA_REGEX, SHAPES},
 };
 
 /* Refuses words that are not kept to; returns the one that shapes the schema, NULL when its type does. */
@@ -681,6 +697,8 @@ static void write_schema(struct writer *w, const json_t *schema)
             write_ref(w, value);
         } else if (strcmp(shape, SL_SCHEMA_TEXTS) == 0) {
             write_texts(w, schema, value);
+        } else if (strcmp(shape, SL_SCHEMA_REGEX) == 0) {
+            write_regex(w, schema, value);
         } else if (strcmp(shape, "const") == 0) {
             json_t *list = json_array();
             json_array_append(list, (json_t *)value);

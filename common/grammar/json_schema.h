@@ -12,10 +12,11 @@
  * Taken: type (also a list), properties, required, additionalProperties, items, minItems, maxItems,
  * minLength, maxLength, pattern (regex_parse.h), format (text_format.c; others describe), enum, const, anyOf,
  * oneOf (as anyOf), allOf of one, $ref within the schema, also recursive; booleans as schemas. Without type,
- * words that say something of one type make the value one of it. One word of our own, at the top and alone: SL_SCHEMA_TEXTS, a list of
- * texts one of which the answer is, as it stands and not as JSON. Words that only describe (title,
- * description, default, examples, ...) are passed over. Anything else is refused by name: it would be
- * promised and not kept. */
+ * words that say something of one type make the value one of it. Words that only describe (title, description,
+ * default, examples, ...) are passed over. Anything else is refused by name: it would be promised and not kept.
+ *
+ * Two words of our own, at the top and alone, ask for an answer that stands as it is and not as JSON:
+ * SL_SCHEMA_TEXTS, a list of texts of which it is one, and SL_SCHEMA_REGEX, an expression that all of it matches. */
 #ifndef SLUICE_COMMON_GRAMMAR_JSON_SCHEMA_H
 #define SLUICE_COMMON_GRAMMAR_JSON_SCHEMA_H
 
@@ -26,6 +27,7 @@
 #define SL_SCHEMA_MAX_BYTES   (64u << 10) /* of its text */
 #define SL_SCHEMA_MAX_VALUES  1024        /* of an enum */
 #define SL_SCHEMA_TEXTS       "x-sluice-texts"
+#define SL_SCHEMA_REGEX       "x-sluice-regex"
 #define SL_SCHEMA_MAX_CHOICES 32   /* of anyOf and oneOf */
 #define SL_SCHEMA_MAX_REPEAT  1024 /* of minLength, maxLength, minItems, maxItems */
 

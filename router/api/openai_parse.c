@@ -60,6 +60,7 @@ static const struct member {
     {"response_format", READ},
     {"guided_json", READ},
     {"guided_choice", READ},
+    {"guided_regex", READ},
     {"structured_outputs", READ},
     {"json_schema", READ},
     {"tools", READ},
@@ -90,7 +91,6 @@ static const struct member {
     {"use_beam_search", REFUSED},
     {"bad_words", REFUSED},
     {"allowed_token_ids", REFUSED},
-    {"guided_regex", REFUSED},
     {"guided_grammar", REFUSED},
     {"grammar", REFUSED},
     {"logits_processors", REFUSED},
@@ -217,6 +217,16 @@ static json_t *choice_in(const struct sl_fields *f, const char *param, const jso
     return NULL;
 }
 
+/* An expression that the whole answer matches. */
+static json_t *regex_in(const struct sl_fields *f, const char *param, const json_t *value)
+{
+    if (json_is_string(value))
+        return json_pack("{s:O}", SL_SCHEMA_REGEX, value);
+    sl_fault_set(f->fault, SL_EINVAL, param, "%s is %s; expected a regular expression, a string.", param,
+                 sl_json_kind(value));
+    return NULL;
+}
+
 static void read_response_format(const struct sl_fields *f, struct sl_gen_req *req)
 {
     static const char name[] = "response_format";
@@ -237,7 +247,7 @@ static void read_response_format(const struct sl_fields *f, struct sl_gen_req *r
         keep_form(f, name, schema ? json_incref((json_t *)schema) : any_object(), req);
 }
 
-/* vLLM's structured_outputs: {"json": ...}, {"choice": [...]} or {"json_object": true}. */
+/* vLLM's structured_outputs: {"json": ...}, {"choice": [...]}, {"regex": ...} or {"json_object": true}. */
 static void read_structured_outputs(const struct sl_fields *f, struct sl_gen_req *req)
 {
     static const char name[] = "structured_outputs";
@@ -250,11 +260,14 @@ static void read_structured_outputs(const struct sl_fields *f, struct sl_gen_req
             keep_form(f, name, schema_in(f, name, value), req);
         else if (strcmp(key, "choice") == 0)
             keep_form(f, name, choice_in(f, name, value), req);
+        else if (strcmp(key, "regex") == 0)
+            keep_form(f, name, regex_in(f, name, value), req);
         else if (strcmp(key, "json_object") == 0)
             keep_form(f, name, any_object(), req);
         else
-            sl_fault_set(f->fault, SL_EUNSUPPORTED, name,
-                         "structured_outputs.%.64s is not supported; json, choice and json_object are.", key);
+            sl_fault_set(
+                f->fault, SL_EUNSUPPORTED, name,
+                "structured_outputs.%.64s is not supported; json, choice, regex and json_object are.", key);
     }
 }
 
@@ -264,7 +277,10 @@ static void read_guided(const struct sl_fields *f, struct sl_gen_req *req)
     static const struct {
         const char *name;
         json_t *(*read)(const struct sl_fields *f, const char *param, const json_t *value);
-    } ways[] = {{"guided_json", schema_in}, {"json_schema", schema_in}, {"guided_choice", choice_in}};
+    } ways[] = {{"guided_json", schema_in},
+                {"json_schema", schema_in},
+                {"guided_choice", choice_in},
+                {"guided_regex", regex_in}};
     for (size_t i = 0; i < SL_COUNTOF(ways); i++) {
         const json_t *value = sl_field(f, ways[i].name);
         if (value && !sl_json_says_nothing(value))

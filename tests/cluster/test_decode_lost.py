@@ -34,7 +34,7 @@ class DecodeLost(unittest.TestCase):
         self.lose("pd", signal.SIGKILL)
 
     def test_killed_in_an_answer_that_has_to_fit_a_schema_another_goes_on(self):
-        string = {"type": "string", "minLength": 300, "maxLength": 1000}
+        string = {"type": "string", "pattern": "^[^x]+$", "minLength": 300, "maxLength": 1000}
         self.lose("pd", signal.SIGKILL, min_tokens=0, ignore_eos=False,
                   response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "array", "items": string, "minItems": 9}}})
 

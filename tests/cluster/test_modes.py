@@ -1,4 +1,5 @@
 """The three modes answer alike, over the plain API, the openai client and sluice-bench equal."""
+import datetime
 import json
 import subprocess
 import unittest
@@ -68,8 +69,8 @@ class Modes(unittest.TestCase):
             c.wait_idle()
 
     def test_answers_that_have_to_fit_a_schema_do_in_all_modes(self):
-        schema = {"type": "object", "required": ["ok", "n", "tag", "list"], "properties": {
-            "ok": {"type": "boolean"}, "n": {"type": "integer"}, "tag": {"enum": ["red", "green"]},
+        schema = {"type": "object", "required": ["ok", "n", "tag", "list", "id", "day"], "properties": {
+            "id": {"type": "string", "pattern": r"^[A-Z]{2}-\d{3}\"?$"}, "day": {"type": "string", "format": "date"}, "ok": {"type": "boolean"}, "n": {"type": "integer"}, "tag": {"enum": ["red", "green"]},
             "list": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2}}}
         with Cluster() as c:
             each = {}
@@ -82,11 +83,29 @@ class Modes(unittest.TestCase):
                 for choice in doc["choices"]:
                     self.assertEqual(choice["finish_reason"], "stop")
                     answer = json.loads(choice["text"])
-                    self.assertEqual(list(answer), ["ok", "n", "tag", "list"])
+                    self.assertEqual(list(answer), ["id", "day", "ok", "n", "tag", "list"])
+                    self.assertRegex(answer["id"], r'^[A-Z]{2}-\d{3}"?$')
+                    datetime.date.fromisoformat(answer["day"])
                     self.assertIsInstance(answer["ok"], bool)
                     self.assertIsInstance(answer["n"], int)
                     self.assertIn(answer["tag"], ("red", "green"))
                     self.assertTrue(len(answer["list"]) <= 2 and all(len(s) <= 3 for s in answer["list"]))
+            self.assertEqual(each["colocated"], each["pd"])
+            self.assertEqual(each["colocated"], each["hybrid"])
+            c.wait_idle()
+
+    def test_an_answer_that_has_to_match_an_expression_does_in_all_modes(self):
+        with Cluster() as c:
+            each = {}
+            for mode in ("colocated", "pd", "hybrid"):
+                body = {"model": "tiny", "prompt": prompt_of(70), "max_tokens": 400, "temperature": 1.5, "seed": 3, "n": 2, "cache_salt": mode,
+                        "structured_outputs": {"regex": r"(yes|no), (?!.*é)[^\x00-\x1f]{20,40}\."}}
+                status, doc, _ = c.status("/v1/completions", body, {"X-Sluice-Mode": mode})
+                self.assertEqual(status, 200, doc)
+                each[mode] = [choice["text"] for choice in doc["choices"]]
+                for choice in doc["choices"]:
+                    self.assertEqual(choice["finish_reason"], "stop")
+                    self.assertRegex(choice["text"], r"\A(yes|no), [^\x00-\x1f]{20,40}\.\Z")
             self.assertEqual(each["colocated"], each["pd"])
             self.assertEqual(each["colocated"], each["hybrid"])
             c.wait_idle()

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!schema)
         return 0;
     enum sl_err err = sl_json_schema_compile(schema, NULL, &p, &why);
-    bool is_json = !json_object_get(schema, SL_SCHEMA_TEXTS);
+    bool is_json = !json_object_get(schema, SL_SCHEMA_TEXTS) && !json_object_get(schema, SL_SCHEMA_REGEX);
     json_decref(schema);
     if (err != SL_OK) {
         SL_ASSERT(why.text[0]);

@@ -137,7 +137,11 @@ static void bad_body_is_refused_by_field_name(void **state)
         {0, C "\"guided_choice\":[\"a\",1]}", SL_EINVAL, "guided_choice"},
         {0, C "\"guided_choice\":[\"a\"],\"min_tokens\":1}", SL_EINVAL, "min_tokens"},
         {0, C "\"guided_choice\":[\"a\"],\"guided_json\":{\"type\":\"null\"}}", SL_EINVAL, "guided_choice"},
-        {0, C "\"structured_outputs\":{\"regex\":\"a+\"}}", SL_EUNSUPPORTED, "structured_outputs"},
+        {0, C "\"structured_outputs\":{\"grammar\":\"a+\"}}", SL_EUNSUPPORTED, "structured_outputs"},
+        {0, C "\"structured_outputs\":{\"regex\":\"a\\\\b\"}}", SL_EUNSUPPORTED, "structured_outputs"},
+        {0, C "\"guided_regex\":\"(a\"}", SL_EINVAL, "guided_regex"},
+        {0, C "\"guided_regex\":[\"a\"]}", SL_EINVAL, "guided_regex"},
+        {0, C "\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]}", SL_EINVAL, "guided_regex"},
         {0, C "\"structured_outputs\":[1]}", SL_EINVAL, "structured_outputs"},
         {0, C "\"structured_outputs\":{\"json\":{\"type\":\"null\"},\"choice\":[\"a\"]}}", SL_EINVAL,
          "structured_outputs"},
@@ -360,6 +364,8 @@ static void forms_of_other_servers_become_the_same_schema(void **state)
          "{\"type\":\"integer\"}"},
         {"\"structured_outputs\":{\"json_object\":true}}", "{\"type\":\"object\"}"},
         {"\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}", "{\"x-sluice-texts\":[\"a\",\"b\"]}"},
+        {"\"structured_outputs\":{\"regex\":\"a+\"}}", "{\"x-sluice-regex\":\"a+\"}"},
+        {"\"guided_regex\":\"a+\"}", "{\"x-sluice-regex\":\"a+\"}"},
         {"\"guided_choice\":[\"a\",\"b\"]}", "{\"x-sluice-texts\":[\"a\",\"b\"]}"},
     };
     (void)state;
