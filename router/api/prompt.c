@@ -21,6 +21,26 @@ static bool blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
 }
 
+static char *turned_round(const char *s, size_t n)
+{
+    char *out = sl_xalloc(n ? n : 1);
+    for (size_t i = 0; i < n; i++)
+        out[i] = s[n - 1 - i];
+    return out;
+}
+
+/* Where what[0, n) stands last in text; SIZE_MAX when nowhere. A client chooses both, so it is the C library's search,
+ * whose time is linear, over both turned round. */
+static size_t last_place(const struct sl_buf *text, const char *what, size_t n)
+{
+    char *in = turned_round(text->data, text->len), *wanted = turned_round(what, n);
+    const char *found = memmem(in, text->len, wanted, n);
+    size_t at = found ? text->len - n - (size_t)(found - in) : SIZE_MAX;
+    sl_free(in);
+    sl_free(wanted);
+    return at;
+}
+
 /* continue_final_message: the text ends with the last message's content, as transformers cuts it. */
 static bool cut_after_last(const json_t *messages, struct sl_buf *text, struct sl_spans *untrusted,
                            struct sl_fault *fault)
@@ -33,9 +53,8 @@ static bool cut_after_last(const json_t *messages, struct sl_buf *text, struct s
         s++, n--;
     while (n && blank(s[n - 1]))
         n--;
-    for (size_t at = text->len >= n ? text->len - n + 1 : 0; n && at-- > 0;) {
-        if (memcmp(text->data + at, s, n) != 0)
-            continue;
+    size_t at = n ? last_place(text, s, n) : SIZE_MAX;
+    if (at != SIZE_MAX) {
         text->len = at + n;
         text->data[text->len] = '\0';
         while (untrusted->n && untrusted->items[untrusted->n - 1].start >= text->len)

@@ -212,10 +212,12 @@ static size_t next_call(const struct sl_tool_filter *f)
 static bool find_call(struct sl_tool_filter *f, struct sl_buf *content)
 {
     const char *begin = f->format->begin;
-    size_t at = next_call(f), text = at;
+    size_t blanks = f->seen, at = next_call(f), text = at; /* what was seen is held for its blanks alone */
     bool found = f->held.len - at >= (begin ? strlen(begin) : 1);
-    while (text && blank(f->held.data[text - 1]))
+    while (text > blanks && blank(f->held.data[text - 1]))
         text--;
+    if (text == blanks)
+        text = 0;
     say(f, text, content);
     f->seen = at - text;
     if (found)

@@ -25,11 +25,12 @@ struct made {
     bool ok;
 };
 
-static void make(bool chat, uint32_t context, const char *text, struct made *m)
+static void make_by(const struct sl_template *by, bool chat, uint32_t context, const char *text,
+                    struct made *m)
 {
     static const uint32_t eog[] = {TINY_IM_END};
     const struct sl_oai_model model = {names, 1, TINY_N_VOCAB, context, eog, 1};
-    const struct sl_prompt_conf conf = {.tokenizer = tok, .template = template, .context_length = context};
+    const struct sl_prompt_conf conf = {.tokenizer = tok, .template = by, .context_length = context};
     memset(m, 0, sizeof *m);
     m->arena = sl_arena_new(8 << 20);
     m->req = sl_arena_alloc(m->arena, sizeof *m->req);
@@ -37,6 +38,11 @@ static void make(bool chat, uint32_t context, const char *text, struct made *m)
     m->body = sl_json_body(text, strlen(text), &m->fault);
     m->ok = m->body && sl_oai_parse(&model, chat, m->body, m->req, &m->r, &m->fault) &&
             sl_prompt_make(&conf, &m->r, &m->fault);
+}
+
+static void make(bool chat, uint32_t context, const char *text, struct made *m)
+{
+    make_by(template, chat, context, text, m);
 }
 
 static void finish(struct made *m)
@@ -91,6 +97,35 @@ static void continued_message_ends_the_prompt(void **state)
     assert_int_equal(m.r.prompts[0].tokens[m.r.prompts[0].n_tokens - 1], 'o');
     assert_int_equal(m.r.prompts[0].tokens[m.r.prompts[0].n_tokens - 2], 'w');
     finish(&m);
+}
+
+/* A template that shows no answers, and a last message that is nearly everywhere in the text: found to be nowhere by
+ * looking at each byte some times, not as often as there are places. */
+static void continued_message_that_is_nearly_everywhere_is_refused_at_once(void **state)
+{
+    enum { LAST = 2 << 20 };
+    static const char shows_users[] =
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+    struct sl_template *users;
+    struct sl_buf body;
+    struct made m;
+    (void)state;
+    assert_int_equal(sl_template_compile(shows_users, sizeof shows_users - 1, &users, NULL), SL_OK);
+    char *letters = sl_xalloc(2 * LAST);
+    memset(letters, 'a', 2 * LAST);
+    sl_buf_init(&body, 4 * LAST);
+    sl_buf_printf(
+        &body,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"%.*s\"},{\"role\":\"assistant\",\"content\":"
+        "\"%.*sb\"}],\"continue_final_message\":true}",
+        2 * LAST, letters, LAST, letters);
+    make_by(users, true, 256, body.data, &m);
+    assert_false(m.ok);
+    assert_string_equal(m.fault.param, "continue_final_message");
+    finish(&m);
+    sl_buf_fini(&body);
+    sl_free(letters);
+    sl_template_free(users);
 }
 
 static void bad_messages_are_refused_with_their_place(void **state)
@@ -281,6 +316,7 @@ int main(void)
         cmocka_unit_test(chat_is_templated_and_user_text_never_becomes_a_control_token),
         cmocka_unit_test(parts_equal_the_plain_string),
         cmocka_unit_test(continued_message_ends_the_prompt),
+        cmocka_unit_test(continued_message_that_is_nearly_everywhere_is_refused_at_once),
         cmocka_unit_test(bad_messages_are_refused_with_their_place),
         cmocka_unit_test(calls_in_a_history_may_have_no_content_and_no_arguments),
         cmocka_unit_test(tool_arguments_become_an_object_and_developer_becomes_system),
