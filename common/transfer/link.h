@@ -59,7 +59,8 @@ struct sl_link_ops {
      * the caller from its timers). False: nothing is left to do and fd() is armed: wait on it. */
     bool (*progress)(struct sl_link *l);
     int (*fd)(const struct sl_link *l);
-    /* Starts connecting; failure is told by on_closed. */
+    /* Starts connecting, and waits for nobody; failure is told by on_closed. Until the peer's name is resolved send()
+     * says SL_EPEER. */
     enum sl_err (*connect)(struct sl_link *l, const char *address, struct sl_conn **out, struct sl_why *why);
     /* (optional) The peer has shown who it is, and is worth what a connection costs beyond messages. */
     void (*admit)(struct sl_conn *c);

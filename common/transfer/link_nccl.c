@@ -542,7 +542,7 @@ static void *nccl_user(const struct sl_conn *c)
 
 static const char *nccl_why(const struct sl_conn *c)
 {
-    return c->why[0] ? c->why : NULL;
+    return c->why[0] ? c->why : BESIDE->why(c->beside);
 }
 
 static const char *nccl_transport(const struct sl_conn *c)

@@ -29,6 +29,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/transfer/link.h"
+#include "common/transfer/resolve.h"
 #include "common/transfer/ucx_load.h"
 
 #define AM_ID               1u
@@ -37,7 +38,7 @@
 
 struct sl_conn {
     struct sl_link *link;
-    ucp_ep_h ep;   /* NULL once closing began */
+    ucp_ep_h ep;   /* NULL until the address is known, and once closing began */
     void *closing; /* request of ucp_ep_close_nbx, or NULL */
     bool failed;   /* the error callback ran, or disconnect() was called */
     bool closed_told;
@@ -45,6 +46,8 @@ struct sl_conn {
     void *user;
     struct sl_list node; /* link->conns */
     char transport[32];
+    struct sl_resolve *resolve; /* of the address that was dialled; NULL: it is known */
+    struct sl_why why;          /* it never will be */
 };
 
 /* Lives from the call until its completion callback. */
@@ -78,22 +81,6 @@ struct sl_link {
     bool deaf;                /* closing: nobody hears callbacks any more */
 };
 
-static enum sl_err resolve(const char *text, struct sockaddr_storage *sa, socklen_t *len, struct sl_why *why)
-{
-    struct sl_link_address a;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *res = NULL;
-    enum sl_err e = sl_link_address_split(text, &a, why);
-    if (e)
-        return e;
-    int rc = getaddrinfo(a.host, a.port, &hints, &res);
-    if (rc != 0)
-        return sl_why_set(why, SL_EPEER, "cannot resolve \"%s\": %s", text, gai_strerror(rc));
-    memcpy(sa, res->ai_addr, res->ai_addrlen);
-    *len = res->ai_addrlen;
-    freeaddrinfo(res);
-    return SL_OK;
-}
-
 /* The network device that has this address, so that UCX opens its data ports there and nowhere else; false for
  * the wildcard, and for what no device has. */
 static bool device_of(const struct sockaddr_storage *sa, char name[IF_NAMESIZE])
@@ -126,6 +113,12 @@ static struct sl_conn *conn_new(struct sl_link *l)
     snprintf(c->transport, sizeof c->transport, "ucx %.24s", l->tls);
     sl_list_add_tail(&l->conns, &c->node);
     return c;
+}
+
+static void conn_free(struct sl_conn *c)
+{
+    sl_resolve_end(c->resolve);
+    sl_free(c);
 }
 
 static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t status)
@@ -284,23 +277,34 @@ static void ucx_recv(struct sl_conn *c, struct sl_link_rx *rx, void *dst, size_t
         op_done(op, UCS_PTR_STATUS(r));
 }
 
-static enum sl_err ucx_connect(struct sl_link *l, const char *address, struct sl_conn **out,
-                               struct sl_why *why)
+/* Once the address is known. A failure is told by on_closed in the next progress(), as a later one would be. */
+static void connect_resolved(struct sl_conn *c)
 {
     struct sockaddr_storage sa;
     socklen_t len = 0;
-    enum sl_err e = resolve(address, &sa, &len, why);
-    if (e)
-        return e;
-    struct sl_conn *c = conn_new(l);
+    enum sl_err e = sl_resolve_poll(c->resolve, &sa, &len, &c->why);
+    if (e == SL_EAGAIN)
+        return;
+    sl_resolve_end(c->resolve);
+    c->resolve = NULL;
     ucp_ep_params_t p = {
         .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
         .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
         .sockaddr = {(const struct sockaddr *)&sa, len},
     };
-    /* A failure is told by on_closed in the next progress(), as a later one would be. */
-    if (make_ep(c, &p))
-        sl_why_set(why, SL_EPEER, "cannot connect to %s", address);
+    c->failed = e != SL_OK || make_ep(c, &p) != SL_OK;
+}
+
+static enum sl_err ucx_connect(struct sl_link *l, const char *address, struct sl_conn **out,
+                               struct sl_why *why)
+{
+    struct sl_resolve *r;
+    enum sl_err e = sl_resolve_start(address, &r, why);
+    if (e)
+        return e;
+    struct sl_conn *c = conn_new(l);
+    c->resolve = r;
+    connect_resolved(c);
     *out = c;
     return SL_OK;
 }
@@ -310,13 +314,15 @@ static void ucx_disconnect(struct sl_conn *c)
     c->failed = true;
 }
 
-/* Closes what failed and frees what has nothing pending. Outside of UCX's callbacks. True when something
+/* Connects what is known by now, closes what failed and frees what has nothing pending. Outside of UCX's callbacks. True when something
  * happened. */
 static bool reap(struct sl_link *l)
 {
     bool any = false;
     SL_LIST_FOREACH_SAFE (n, tmp, &l->conns) {
         struct sl_conn *c = SL_CONTAINER_OF(n, struct sl_conn, node);
+        if (c->resolve && !c->failed)
+            connect_resolved(c);
         if (!c->failed)
             continue;
         if (c->ep) {
@@ -340,7 +346,7 @@ static bool reap(struct sl_link *l)
         }
         if (!c->closing && c->n_pending == 0) {
             sl_list_remove(&c->node);
-            sl_free(c);
+            conn_free(c);
         }
     }
     return any;
@@ -383,7 +389,7 @@ static void ucx_close(struct sl_link *l)
         sl_ucx.worker_destroy(l->worker);
     }
     SL_LIST_FOREACH_SAFE (n, tmp, &l->conns)
-        sl_free(SL_CONTAINER_OF(n, struct sl_conn, node));
+        conn_free(SL_CONTAINER_OF(n, struct sl_conn, node));
     if (l->context)
         sl_ucx.cleanup(l->context);
     sl_hashmap_free(l->by_ep);
@@ -434,7 +440,7 @@ static bool ucx_takes_device(const struct sl_link_conf *conf)
     socklen_t len = 0;
     ucp_context_h context = NULL;
     ucp_context_attr_t a = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    if (sl_ucx_load(&why) != SL_OK || resolve(conf->listen, &sa, &len, &why) != SL_OK ||
+    if (sl_ucx_load(&why) != SL_OK || sl_resolve_wait(conf->listen, &sa, &len, &why) != SL_OK ||
         context_open(conf, &sa, &context) != UCS_OK)
         return false;
     bool takes = has_cuda(sl_ucx.context_query(context, &a), &a);
@@ -461,7 +467,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
 
     e = sl_ucx_load(why);
     if (!e)
-        e = resolve(conf->listen, &sa, &sa_len, why);
+        e = sl_resolve_wait(conf->listen, &sa, &sa_len, why);
     if (e)
         goto fail;
     s = context_open(conf, &sa, &l->context);
@@ -537,6 +543,11 @@ static void *ucx_user(const struct sl_conn *c)
     return c->user;
 }
 
+static const char *ucx_why(const struct sl_conn *c)
+{
+    return c->why.text[0] ? c->why.text : NULL;
+}
+
 static const char *ucx_transport(const struct sl_conn *c)
 {
     return c->transport;
@@ -556,5 +567,6 @@ const struct sl_link_ops sl_link_ucx = {
     .disconnect = ucx_disconnect,
     .set_user = ucx_set_user,
     .user = ucx_user,
+    .why = ucx_why,
     .transport = ucx_transport,
 };

@@ -594,6 +594,10 @@ void sl_peer_tick(struct sl_peer *p, uint64_t now, uint64_t late)
     p->connect_since_ms = sl_heard_ms(p->connect_since_ms, late, now);
     p->last_heard_ms = sl_heard_ms(p->last_heard_ms, late, now);
     if (p->state != SL_PEER_UP) { /* what is to be sent there ends with the connection */
+        if (p->dialled && p->state == SL_PEER_CONNECTING) { /* its name was not resolved yet */
+            say_hello(p);
+            (void)sl_xfer_due(p->x, now + SL_XFER_TICK_MS, now);
+        }
         if (sl_xfer_due(p->x, p->connect_since_ms + c->wait_ms, now))
             sl_peer_disconnect(p, "no handshake in time");
         return;

@@ -4,6 +4,9 @@
 
 #include <signal.h>
 #include <dirent.h>
+#include <dlfcn.h>
+#include <netdb.h>
+#include <pthread.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +54,70 @@ static void shared_memory_carries_pages_and_sees_a_peer_go(void **state)
     struct sl_xfer_event r = rig_wait(&t.d, SL_XFER_RECV_DONE, &k);
     assert_true(r.err == SL_EPEER || r.err == SL_OK);
     pair_check(&t, 1, pages, 0, r.n_tokens / PT);
+    pair_close(&t);
+}
+
+/* ---- a name server that does not answer ---- */
+
+#define STUCK_NAME "stuck.example"
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int n_asked;
+    bool answers;
+} name_server = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, false};
+
+/* In front of the C library's. */
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **res)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    void *symbol = dlsym(RTLD_NEXT, "getaddrinfo");
+    memcpy(&real, &symbol, sizeof real);
+    if (!host || strcmp(host, STUCK_NAME) != 0 || (hints->ai_flags & AI_NUMERICHOST))
+        return real(host, port, hints, res);
+    pthread_mutex_lock(&name_server.lock);
+    name_server.n_asked++;
+    pthread_cond_broadcast(&name_server.changed);
+    while (!name_server.answers)
+        pthread_cond_wait(&name_server.changed, &name_server.lock);
+    pthread_mutex_unlock(&name_server.lock);
+    return EAI_FAIL;
+}
+
+static void name_server_that_hangs_holds_up_one_peer_only(void **state)
+{
+    struct rig_opts p = {.name = "p0"}, d = {.name = "d0"};
+    struct sl_xfer_peer lost = {.name = "d9", .boot_id = 9, .address = STUCK_NAME ":1"};
+    struct sl_xfer_key k = rig_key("stuck", 1);
+    struct xfer_pair t;
+    (void)state;
+    pair_open(&t, "ucx", &p, &d);
+    assert_int_equal(sl_xfer_send_open(t.p.x, &k, &lost, PT, RIG_DEADLINE_MS), SL_OK);
+    pthread_mutex_lock(&name_server.lock);
+    while (name_server.n_asked == 0)
+        pthread_cond_wait(&name_server.changed, &name_server.lock);
+    pthread_mutex_unlock(&name_server.lock);
+    pair_transfer(&t, "good", 3);
+    assert_false(rig_has(&t.p, SL_XFER_SEND_DONE, &k));
+    pthread_mutex_lock(&name_server.lock);
+    name_server.answers = true;
+    pthread_cond_broadcast(&name_server.changed);
+    pthread_mutex_unlock(&name_server.lock);
+    struct sl_xfer_event s = rig_wait(&t.p, SL_XFER_SEND_DONE, &k);
+    assert_int_equal(s.err, SL_EPEER);
+    assert_non_null(strstr(s.why, "cannot resolve \"" STUCK_NAME ":1\""));
+    pair_close(&t);
+}
+
+static void a_peer_is_reached_by_name(void **state)
+{
+    struct rig_opts p = {.name = "p0"}, d = {.name = "d0", .listen = "127.0.0.1:0"};
+    struct xfer_pair t;
+    (void)state;
+    pair_open(&t, "ucx", &p, &d);
+    snprintf(t.d.peer.address, sizeof t.d.peer.address, "localhost%s", strrchr(sl_xfer_address(t.d.x), ':'));
+    pair_transfer(&t, "named", 3);
     pair_close(&t);
 }
 
@@ -202,6 +269,8 @@ int main(void)
             cmocka_unit_test(shared_memory_carries_pages_and_sees_a_peer_go),
         cmocka_unit_test(all_ports_are_on_the_network_of_the_listener),
         cmocka_unit_test(other_protocols_at_the_port_do_not_hurt),
+        cmocka_unit_test(name_server_that_hangs_holds_up_one_peer_only),
+        cmocka_unit_test(a_peer_is_reached_by_name),
         cmocka_unit_test(public_listen_address_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
