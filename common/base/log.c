@@ -1,11 +1,16 @@
 /* common/base/log.c - formats into a stack buffer and writes once.
  *
- * No lock: write(2) of one line under PIPE_BUF does not interleave. No allocation either, so that it works
- * while the alloc guard is on and when memory has run out. Texts of outsiders may stand in a line: control
- * bytes become '?', so that nobody can forge a second line. */
+ * No allocation, so that it works while the alloc guard is on and when memory has run out. Texts of outsiders
+ * may stand in a line: control bytes become '?', so that nobody can forge a second line.
+ *
+ * Who reads the log may hang, and every thread writes to it: a line waits a moment for its reader, and is lost and
+ * counted then, as are those behind it until there is room again. One thread looks for room and writes at a time, or
+ * another could take the room that was seen. */
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +22,7 @@
 
 #define LINE_MAX_BYTES 2048 /* below PIPE_BUF (4096) */
 #define LEVEL_UNSET    (-1)
+#define READER_MS      100 /* a reader that is only slow takes the next lines by then */
 
 static _Atomic int current_level = LEVEL_UNSET;
 
@@ -54,6 +60,45 @@ bool sl_log_on(enum sl_log_level level)
     return (int)level <= cur;
 }
 
+static void write_line(const char *line, size_t len)
+{
+    ssize_t written;
+    do
+        written = write(STDERR_FILENO, line, len);
+    while (written < 0 && errno == EINTR);
+}
+
+/* Whether a line goes at once: what poll() calls writable takes PIPE_BUF bytes. */
+static bool has_room(int wait_ms)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    int rv;
+    do
+        rv = poll(&p, 1, wait_ms);
+    while (rv < 0 && errno == EINTR);
+    return rv != 0; /* an error is write(2)'s to find */
+}
+
+static void put(const char *line, size_t len)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static unsigned n_lost;
+    pthread_mutex_lock(&lock);
+    bool room = has_room(n_lost ? 0 : READER_MS);
+    if (room && n_lost) {
+        char loss[96];
+        int n = snprintf(loss, sizeof loss, "<4>the reader of the log hung, lines were lost n=%u\n", n_lost);
+        write_line(loss, (size_t)n);
+        n_lost = 0;
+        room = has_room(READER_MS);
+    }
+    if (room)
+        write_line(line, len);
+    else
+        n_lost++;
+    pthread_mutex_unlock(&lock);
+}
+
 void sl_log(enum sl_log_level level, const char *fmt, ...)
 {
     if (!sl_log_on(level))
@@ -78,10 +123,7 @@ void sl_log(enum sl_log_level level, const char *fmt, ...)
             line[i] = line[i] == '\t' ? '\t' : '?';
     len += 3;
     line[len++] = '\n';
-    ssize_t written;
-    do
-        written = write(STDERR_FILENO, line, len);
-    while (written < 0 && errno == EINTR);
+    put(line, len);
     errno = saved_errno;
 }
 

@@ -7,10 +7,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -157,6 +159,44 @@ static void level_not_set_comes_from_the_environment(void **state)
     assert_true(sl_log_on(SL_LOG_DEBUG));
 }
 
+/* All that is in the pipe. */
+static char *read_pipe(int fd)
+{
+    struct sl_buf b;
+    char bytes[4096];
+    sl_buf_init(&b, 1 << 20);
+    for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;)
+        sl_buf_append(&b, bytes, (size_t)n);
+    return sl_buf_steal(&b);
+}
+
+static void reader_that_hangs_loses_lines_and_holds_nobody_up(void **state)
+{
+    enum { LINES = 5000 }; /* more than a pipe has room for */
+    (void)state;
+    int ends[2], real = dup(STDERR_FILENO);
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+    for (int i = 0; i < LINES; i++)
+        SL_INFO("a line of some length, as those of daemons are n=%d", i);
+    char *before = read_pipe(ends[0]);
+    SL_INFO("the reader is back");
+    char *after = read_pipe(ends[0]);
+    assert_true(dup2(real, STDERR_FILENO) >= 0);
+    unsigned kept = 0, lost = 0;
+    for (const char *at = before; (at = strchr(at, '\n')); at++)
+        kept++;
+    assert_int_equal(sscanf(after, "<4>the reader of the log hung, lines were lost n=%u", &lost), 1);
+    assert_int_equal(kept + lost, LINES);
+    assert_non_null(strstr(after, "\n<6>the reader is back\n"));
+    sl_free(after);
+    sl_free(before);
+    close(ends[0]);
+    close(ends[1]);
+    close(real);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +207,7 @@ int main(void)
         cmocka_unit_test(line_newlines_of_an_outsider_make_no_second_line),
         cmocka_unit_test(line_too_long_is_cut_with_dots_and_ends),
         cmocka_unit_test(line_that_cannot_be_written_leaves_errno_alone),
+        cmocka_unit_test(reader_that_hangs_loses_lines_and_holds_nobody_up),
         cmocka_unit_test(limit_first_allowed_then_counts_what_it_held_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
