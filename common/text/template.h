@@ -24,7 +24,7 @@
 #define SL_TEMPLATE_MAX_DATA_DEPTH   100  /* lists and objects inside each other in the request */
 #define SL_TEMPLATE_MAX_STEPS        10000000u /* evaluations, and 16 bytes handled each: about a second */
 #define SL_TEMPLATE_MAX_RANGE        100000    /* as Jinja's sandbox */
-#define SL_TEMPLATE_MAX_MEMORY       (256u << 20)
+#define SL_TEMPLATE_MAX_MEMORY       (128u << 20) /* values, and texts on the way: about 20 times the messages' */
 
 struct sl_template; /* opaque */
 

@@ -209,6 +209,8 @@ static struct val from_json(struct cx *cx, const json_t *j, bool untrusted, unsi
     case JSON_OBJECT: {
         struct dict *d;
         v = sl_tpl_dict(cx, VAL_DICT, &d);
+        if ((d->cap = json_object_size(j)) > 0) /* mostly it stays so */
+            d->items = sl_tpl_alloc(&cx->base, d->cap * sizeof *d->items);
         /* jansson's iterator takes no const and changes nothing */
         json_t *object = (json_t *)(uintptr_t)j;
         for (void *it = json_object_iter(object); it; it = json_object_iter_next(object, it)) {
@@ -222,6 +224,8 @@ static struct val from_json(struct cx *cx, const json_t *j, bool untrusted, unsi
     case JSON_ARRAY: {
         struct list *l;
         v = sl_tpl_list(cx, VAL_LIST, &l);
+        if ((l->cap = json_array_size(j)) > 0)
+            l->items = sl_tpl_alloc(&cx->base, l->cap * sizeof *l->items);
         for (size_t i = 0; i < json_array_size(j); i++)
             sl_tpl_list_add(cx, l, from_json(cx, json_array_get(j, i), untrusted, depth + 1));
         return v;

@@ -76,15 +76,36 @@ json_t *sl_chat_arguments(const json_t *text)
     return NULL;
 }
 
-/* The calls of an assistant message, their arguments parsed. */
-static bool parse_tool_calls(json_t *message, size_t at, struct sl_fault *fault)
+/* A message of the body, which stays as it is: copied, and that flatly, when something in it changes. Most need no
+ * change, and a copy of all would take as much memory as the body's whole tree. */
+struct message {
+    json_t *m;
+    bool is_copy;
+};
+
+/* Takes value. */
+static void change(struct message *x, const char *key, json_t *value)
 {
-    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    if (!x->is_copy) {
+        json_t *copy = json_copy(x->m);
+        json_decref(x->m);
+        *x = (struct message){copy, true};
+    }
+    json_object_set_new(x->m, key, value);
+}
+
+/* The calls of an assistant message, their arguments parsed. */
+static bool parse_tool_calls(struct message *x, size_t at, struct sl_fault *fault)
+{
+    const json_t *as_sent = json_object_get(x->m, "tool_calls");
+    json_t *calls, *call;
     size_t i;
-    if (!calls || json_is_null(calls))
+    if (!as_sent || json_is_null(as_sent))
         return true;
-    if (!json_is_array(calls))
+    if (!json_is_array(as_sent))
         return fault_at(fault, SL_EINVAL, at, "tool_calls", "expected a list.");
+    calls = json_deep_copy(as_sent);
+    change(x, "tool_calls", calls);
     json_array_foreach (calls, i, call) {
         json_t *function = json_object_get(call, "function");
         json_t *arguments = json_object_get(function, "arguments");
@@ -101,41 +122,49 @@ static bool parse_tool_calls(json_t *message, size_t at, struct sl_fault *fault)
     return true;
 }
 
-static bool fix_message(json_t *m, size_t at, bool knows_developer, struct sl_fault *fault)
+static bool fix_message(struct message *x, size_t at, bool knows_developer, struct sl_fault *fault)
 {
-    const json_t *role = json_object_get(m, "role");
+    const json_t *role = json_object_get(x->m, "role");
     if (!json_is_string(role) || !role_ok(json_string_value(role)))
         return fault_at(fault, SL_EINVAL, at, "role", "expected system, developer, user, assistant or tool.");
     bool assistant = strcmp(json_string_value(role), "assistant") == 0;
     if (!knows_developer && strcmp(json_string_value(role), "developer") == 0)
-        json_object_set_new(m, "role", json_string("system"));
-    const json_t *content = json_object_get(m, "content");
+        change(x, "role", json_string("system"));
+    const json_t *content = json_object_get(x->m, "content");
     if (json_is_array(content)) {
         char where[64];
         snprintf(where, sizeof where, "messages[%zu].content", at);
         json_t *text = sl_chat_text(content, where, fault);
         if (!text)
             return false;
-        json_object_set_new(m, "content", text);
+        change(x, "content", text);
     } else if (!json_is_string(content)) {
-        const json_t *calls = json_object_get(m, "tool_calls");
+        const json_t *calls = json_object_get(x->m, "tool_calls");
         if (!assistant || (content && !json_is_null(content)) || json_array_size(calls) == 0)
             return fault_at(fault, SL_EINVAL, at, "content", "expected a string or a list of text parts.");
-        json_object_set_new(m, "content", json_string("")); /* as in vLLM: templates concatenate it */
+        change(x, "content", json_string("")); /* as in vLLM: templates concatenate it */
     }
-    return parse_tool_calls(m, at, fault);
+    return parse_tool_calls(x, at, fault);
+}
+
+bool sl_chat_few_enough(const json_t *list, const char *name, struct sl_fault *fault)
+{
+    return json_array_size(list) <= SL_CHAT_MAX_MESSAGES ||
+           sl_fault_set(fault, SL_EINVAL, name, "%s has %zu entries; at most %u are taken.", name,
+                        json_array_size(list), SL_CHAT_MAX_MESSAGES);
 }
 
 json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl_fault *fault)
 {
+    if (!sl_chat_few_enough(messages, "messages", fault))
+        return NULL;
     json_t *out = json_array(), *m;
     size_t i;
     json_array_foreach (messages, i, m) {
-        json_t *copy = json_is_object(m) ? json_deep_copy(m) : NULL;
-        bool ok = copy ? fix_message(copy, i, knows_developer, fault)
-                       : fault_at(fault, SL_EINVAL, i, "", "expected an object.");
-        if (copy)
-            json_array_append_new(out, copy);
+        struct message x = {json_incref(m), false};
+        bool ok = json_is_object(m) ? fix_message(&x, i, knows_developer, fault)
+                                    : fault_at(fault, SL_EINVAL, i, "", "expected an object.");
+        json_array_append_new(out, x.m);
         if (!ok) {
             json_decref(out);
             return NULL;

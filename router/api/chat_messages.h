@@ -5,6 +5,12 @@
 
 #include "router/api/json_field.h"
 
+/* Of one chat: with more, common templates take more steps than SL_TEMPLATE_MAX_STEPS, and each message takes half
+ * a KB here and again in the template, which only shows after all of them were handled. */
+#define SL_CHAT_MAX_MESSAGES 65536u
+/* False: the list, which the client calls name, has more, and the fault is set. */
+bool sl_chat_few_enough(const json_t *list, const char *name, struct sl_fault *fault);
+
 /* Returns a new list, owned by the caller, or NULL with the fault set (the param names the message:
  * "messages[2].content"):
  *   - content parts of type text become one string (most templates die on a list);

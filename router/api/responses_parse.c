@@ -199,6 +199,8 @@ static void read_input(const struct sl_fields *f, json_t *chat)
                      !input                 ? "missing"
                      : json_is_array(input) ? "empty"
                                             : sl_json_kind(input));
+    if (!sl_chat_few_enough(input, "input", f->fault))
+        return;
     json_array_foreach ((json_t *)input, i, one) {
         char where[32];
         snprintf(where, sizeof where, "input[%zu]", i);

@@ -213,6 +213,44 @@ static void tool_arguments_become_an_object_and_developer_becomes_system(void **
     json_decref(in);
 }
 
+static void messages_that_need_no_change_are_not_copied(void **state)
+{
+    struct sl_fault fault = {0};
+    json_t *in =
+        json_loads("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":[{\"type\":"
+                   "\"text\",\"text\":\"b\"}]}]",
+                   0, NULL);
+    (void)state;
+    json_t *out = sl_chat_messages(in, false, &fault);
+    assert_ptr_equal(json_array_get(out, 0), json_array_get(in, 0));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(out, 1), "content")), "b");
+    assert_true(
+        json_is_array(json_object_get(json_array_get(in, 1), "content"))); /* the body's is as it was */
+    json_decref(out);
+    json_decref(in);
+}
+
+static void more_messages_than_are_taken_are_refused_with_the_number(void **state)
+{
+    struct sl_fault fault = {0};
+    json_t *in = json_array(), *m = json_loads("{\"role\":\"user\",\"content\":\"a\"}", 0, NULL);
+    (void)state;
+    for (uint32_t i = 0; i < SL_CHAT_MAX_MESSAGES; i++)
+        json_array_append(in, m);
+    json_t *out = sl_chat_messages(in, false, &fault);
+    assert_int_equal(json_array_size(out), SL_CHAT_MAX_MESSAGES);
+    json_decref(out);
+    json_array_append(in, m);
+    assert_null(sl_chat_messages(in, false, &fault));
+    assert_string_equal(fault.param, "messages");
+    assert_string_equal(fault.message, "messages has 65537 entries; at most 65536 are taken.");
+    struct sl_fault of_input = {0};
+    assert_false(sl_chat_few_enough(in, "input", &of_input));
+    assert_string_equal(of_input.param, "input");
+    json_decref(m);
+    json_decref(in);
+}
+
 static void tools_need_a_template_that_teaches_them(void **state)
 {
     struct made m;
@@ -320,6 +358,8 @@ int main(void)
         cmocka_unit_test(bad_messages_are_refused_with_their_place),
         cmocka_unit_test(calls_in_a_history_may_have_no_content_and_no_arguments),
         cmocka_unit_test(tool_arguments_become_an_object_and_developer_becomes_system),
+        cmocka_unit_test(messages_that_need_no_change_are_not_copied),
+        cmocka_unit_test(more_messages_than_are_taken_are_refused_with_the_number),
         cmocka_unit_test(tools_need_a_template_that_teaches_them),
         cmocka_unit_test(prompt_that_does_not_fit_is_refused_with_both_numbers),
         cmocka_unit_test(truncation_keeps_the_end),
