@@ -1,5 +1,5 @@
 /* router/api/openai_render.h - what the flow reports about an answer's choices -> the JSON a client reads
- * (step 11 of the request path).
+ * (step 11 of the request path). Of /v1/responses: responses_render.h.
  *
  * Streams: one frame per token, in order, whatever arrives together; each choice ends with a finish frame
  * with an empty delta; behind the last one the usage frame when asked for, [DONE]. The role frame of a chat
