@@ -3,7 +3,10 @@
  * Each context goes round: receive, held by whoever took the request from the queue, send the answer. A
  * request that is held keeps the server's memory alive, so that it may be answered or dropped after the
  * server was closed; the answer then goes nowhere. So does one that its connection does not take in time, or a
- * client that reads no answers would keep all contexts. */
+ * client that reads no answers would keep all contexts.
+ *
+ * The socket is closed when nobody is just handing a context to nng: in nng 1.5.2 whoever lets go of a context last ends
+ * it only after nng_close() was told that it is gone, on a socket that may be freed by then. */
 #include <pthread.h>
 
 #include "common/base/log.h"
@@ -32,7 +35,9 @@ struct sl_wire_server {
     struct sl_fresh *fresh;
     uint64_t tag;
     char *url;
-    pthread_mutex_t lock; /* of the next two */
+    pthread_mutex_t lock;     /* of all below but contexts */
+    pthread_cond_t no_caller; /* n_calling is 0 */
+    uint32_t n_calling;       /* threads that hand a context to nng, which takes no time */
     bool closing;
     uint32_t refs; /* the owner, and each request that is held */
     uint32_t n_contexts;
@@ -49,6 +54,7 @@ static void unref(struct sl_wire_server *s)
     for (uint32_t i = 0; i < s->n_contexts; i++)
         nng_aio_free(s->contexts[i].aio);
     sl_fresh_free(s->fresh);
+    pthread_cond_destroy(&s->no_caller);
     pthread_mutex_destroy(&s->lock);
     sl_free(s->url);
     sl_free(s);
@@ -73,10 +79,28 @@ static bool is_open(struct sl_wire_server *s)
     return open;
 }
 
+/* False when the server is being closed; else end_calling() when nng has the context. */
+static bool begin_calling(struct sl_wire_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool open = !s->closing;
+    s->n_calling += open;
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+static void end_calling(struct sl_wire_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    if (--s->n_calling == 0)
+        pthread_cond_broadcast(&s->no_caller);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* m is taken. */
 static void send_answer(struct context *c, nng_msg *m)
 {
-    if (!is_open(c->server)) {
+    if (!begin_calling(c->server)) {
         nng_msg_free(m);
         return;
     }
@@ -84,13 +108,17 @@ static void send_answer(struct context *c, nng_msg *m)
     nng_aio_set_msg(c->aio, m);
     nng_aio_set_timeout(c->aio, ANSWER_MS);
     nng_ctx_send(c->ctx, c->aio);
+    end_calling(c->server);
 }
 
 static void receive_next(struct context *c)
 {
+    if (!begin_calling(c->server))
+        return;
     c->sending = false;
     nng_aio_set_timeout(c->aio, NNG_DURATION_INFINITE);
     nng_ctx_recv(c->ctx, c->aio);
+    end_calling(c->server);
 }
 
 /* An answer sealed for the request that the context has taken. */
@@ -205,6 +233,7 @@ enum sl_err sl_wire_server_open(const char *url, const struct sl_wire_guard *gua
     s->tag = tag;
     s->refs = 1;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->no_caller, NULL);
     int rv = nng_rep0_open(&s->sock);
     if (rv != 0) {
         unref(s);
@@ -239,6 +268,8 @@ void sl_wire_server_close(struct sl_wire_server *s)
         return;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
+    while (s->n_calling > 0)
+        pthread_cond_wait(&s->no_caller, &s->lock);
     pthread_mutex_unlock(&s->lock);
     /* Before the aios: a context that nobody reads any more would swallow a request, and its client would not
      * send it again. A socket that only listens has no dialer to hang on. */

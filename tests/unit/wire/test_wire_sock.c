@@ -1,6 +1,9 @@
 /* The sockets of the control plane on loopback: answers, failures, order, back-pressure. */
+#include <dlfcn.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -236,6 +239,54 @@ static void request_held_over_the_close_of_its_server_can_be_answered(void **sta
     p.server = NULL;
     reply_code(a, 0);
     sl_wire_in_free(b);
+    pair_close(&p);
+}
+
+/* What the program calls of nng, looked at on the way. */
+static atomic_bool hold_receiving, inside, closed_inside;
+static sem_t is_inside;
+
+void nng_ctx_recv(nng_ctx ctx, nng_aio *aio)
+{
+    void (*next)(nng_ctx, nng_aio *) = (void (*)(nng_ctx, nng_aio *))dlsym(RTLD_NEXT, "nng_ctx_recv");
+    if (atomic_exchange(&hold_receiving, false)) {
+        atomic_store(&inside, true);
+        sem_post(&is_inside);
+        for (int i = 0; i < 50 && !atomic_load(&closed_inside); i++)
+            usleep(1000);
+        atomic_store(&inside, false);
+    }
+    next(ctx, aio);
+}
+
+int nng_close(nng_socket s)
+{
+    int (*next)(nng_socket) = (int (*)(nng_socket))dlsym(RTLD_NEXT, "nng_close");
+    if (atomic_load(&inside))
+        atomic_store(&closed_inside, true);
+    return next(s);
+}
+
+/* nng 1.5.2 would free what that call still uses. */
+static void server_is_not_closed_while_a_context_is_handed_to_nng(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, 4, 4, 0);
+    sem_init(&is_inside, 0, 0);
+    Sluice__Cancel c;
+    Sluice__Envelope e = make_cancel(&c, 1);
+    assert_int_equal(sl_wire_call(p.client, &e, 1, LONG_MS), SL_OK);
+    struct sl_wire_in *in = take(p.requests);
+    sl_wire_client_close(p.client); /* so that only the server receives */
+    p.client = NULL;
+    atomic_store(&hold_receiving, true);
+    reply_code(in, 0);
+    assert_int_equal(sem_wait(&is_inside), 0);
+    sl_wire_server_close(p.server);
+    p.server = NULL;
+    assert_false(atomic_load(&closed_inside));
+    sem_destroy(&is_inside);
     pair_close(&p);
 }
 
@@ -591,6 +642,7 @@ int main(void)
         cmocka_unit_test(request_of_junk_is_answered_in_words),
         cmocka_unit_test(client_that_reads_no_answers_keeps_nobody_else_waiting),
         cmocka_unit_test(request_held_over_the_close_of_its_server_can_be_answered),
+        cmocka_unit_test(server_is_not_closed_while_a_context_is_handed_to_nng),
         cmocka_unit_test(call_wait_returns_the_answer_or_says_who_is_missing),
         cmocka_unit_test(url_that_is_taken_or_wrong_is_refused_in_words),
         cmocka_unit_test(events_arrive_in_order_through_a_small_queue),
