@@ -181,7 +181,7 @@ static enum MHD_Result queue_answer(struct sl_http_call *c)
     sl_http_call_add_headers(c, r);
     enum MHD_Result ok = MHD_queue_response(c->mhd, c->status, r);
     MHD_destroy_response(r);
-    c->answered_ms = sl_now_ms();
+    c->given_ms = sl_now_ms();
     c->counted = n;
     c->server->unread_bytes += n;
     sl_metric_add(c->server->m_status[c->status / 100 < 6 ? c->status / 100 : 5], 1);
@@ -280,6 +280,8 @@ void sl_http_call_proceed(struct sl_http_call *c)
     if (!something && !c->aborted)
         return;
     c->suspended = c->in_body = false;
+    if (c->given_ms)
+        c->given_ms = sl_now_ms();
     MHD_resume_connection(c->mhd);
     c->conn->library->ready = true;
 }

@@ -89,9 +89,9 @@ struct sl_http_call {
     struct sl_buf out;
     size_t out_sent;         /* bytes of out already taken */
     struct sl_buf rest;      /* of a chunk that the socket took in part, framed */
-    uint64_t stuck_since_ms; /* since then the socket takes nothing; 0 = it does */
+    uint64_t stuck_since_ms; /* since then the socket, which is ours, takes nothing; 0 = it does */
 
-    uint64_t answered_ms; /* when a whole answer was given to the library; 0: not yet */
+    uint64_t given_ms; /* while not suspended: when the library last took bytes to send; 0: not yet */
     size_t counted; /* of its unread bytes, in server.unread_bytes; a whole answer is unread until its end */
     bool over_at_a_scan; /* a whole answer that is more than its share of too much */
 

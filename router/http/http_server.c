@@ -145,7 +145,7 @@ static uint64_t reads_nothing_since_ms(const struct sl_http_conn *k)
     const struct sl_http_call *c = k->call;
     if (!c || c->aborted || k->displaced)
         return UINT64_MAX;
-    uint64_t since_ms = c->streaming ? c->stuck_since_ms : c->answered_ms;
+    uint64_t since_ms = c->suspended ? c->stuck_since_ms : c->given_ms;
     return since_ms ? since_ms : UINT64_MAX;
 }
 

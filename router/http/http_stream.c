@@ -57,6 +57,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *buf, size_t max)
     }
     if (n > max)
         n = max;
+    c->given_ms = sl_now_ms();
     memcpy(buf, c->out.data + c->out_sent, n);
     c->out_sent += n;
     sl_http_stream_count(c);
@@ -180,6 +181,7 @@ enum MHD_Result sl_http_stream_queue(struct sl_http_call *c)
         MHD_add_response_header(r, "Transfer-Encoding", "chunked");
     enum MHD_Result ok = MHD_queue_response(c->mhd, c->status, r);
     MHD_destroy_response(r);
+    c->given_ms = sl_now_ms();
     sl_metric_add(c->server->m_status[2], 1);
     return ok;
 }
