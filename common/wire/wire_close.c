@@ -98,9 +98,14 @@ bool sl_nng_close(nng_socket s)
         nng_close(s);
         return true;
     }
-    bool done = wait_closed(c, CLOSE_WAIT_MS);
+    pthread_mutex_lock(&lock);
+    /* another waits so long already */
+    bool stands = n_closing > 1 && sl_now_ms() - progress_ms > CLOSE_WAIT_MS;
+    pthread_mutex_unlock(&lock);
+    const unsigned wait_ms = stands ? LATER_WAIT_MS : CLOSE_WAIT_MS;
+    bool done = wait_closed(c, wait_ms);
     if (!done)
-        SL_WARN("a control socket did not close in time and is left behind waited_ms=%u", CLOSE_WAIT_MS);
+        SL_WARN("a control socket did not close in time and is left behind waited_ms=%u", wait_ms);
     return done;
 }
 
