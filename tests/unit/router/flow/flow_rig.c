@@ -288,7 +288,12 @@ void rig_send(struct rig_batch *b)
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     e.body_case = SLUICE__ENVELOPE__BODY_EVENTS;
     e.events = &b->m;
-    assert_int_equal(sl_wire_push_send(b->node->push, &e), SL_OK);
+    enum sl_err err;
+    for (uint64_t limit = sl_now_ms() + RIG_WAIT_MS;
+         (err = sl_wire_push_send(b->node->push, &e)) == SL_EAGAIN;
+         pause_a_little()) /* the router has not yet taken what came before */
+        assert_true(sl_now_ms() < limit);
+    assert_int_equal(err, SL_OK);
     batch_free(b);
 }
 
