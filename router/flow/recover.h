@@ -28,9 +28,10 @@ struct sl_trouble_in {
     bool leg_p;      /* the prefill leg, else the decode leg */
     enum sl_err err; /* of a command or leg error, or of placement */
     enum sl_err
-        before;        /* SL_TROUBLE_NO_PLACE: the error for which nodes were left out; SL_OK when none was */
-    bool leg_accepted; /* the node had said yes to the leg */
-    bool streaming;    /* D has sent a token of this attempt */
+        before; /* SL_TROUBLE_NO_PLACE: the error for which nodes were left out; SL_OK when none was */
+    bool left_out_lives; /* SL_TROUBLE_NO_PLACE: a node that was left out takes work */
+    bool leg_accepted;   /* the node had said yes to the leg */
+    bool streaming;      /* D has sent a token of this attempt */
     uint32_t n_received; /* tokens of the request, over all attempts */
     uint32_t n_faults;   /* placements lost before this one, those refused by full nodes not counted */
 };

@@ -493,6 +493,17 @@ void sl_flow_begin(struct sl_flow *f, struct sl_gen_req *req, struct sl_door_ent
 
 /* ---- trouble ---- */
 
+/* Takes work, and is left out because it failed r before. */
+static bool left_out_lives(const struct sl_flow *f, const struct sl_request *r)
+{
+    for (uint32_t i = 0; i < sl_node_table_len(f->nodes); i++) {
+        const struct sl_node *n = sl_node_table_at(f->nodes, i);
+        if (n->state == SL_NODE_UP && n->may_decode && sl_request_is_excluded(r, n->name, n->boot_id))
+            return true;
+    }
+    return false;
+}
+
 void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_trouble_in *in, const char *why)
 {
     if (r->state == SL_REQ_ENDING) {
@@ -503,8 +514,10 @@ void sl_flow_trouble(struct sl_flow *f, struct sl_request *r, const struct sl_tr
     t.streaming = r->state == SL_REQ_STREAMING;
     t.n_received = r->n_received;
     t.n_faults = r->n_faults;
-    if (t.what == SL_TROUBLE_NO_PLACE && r->n_excluded)
+    if (t.what == SL_TROUBLE_NO_PLACE && r->n_excluded) {
         t.before = r->before;
+        t.left_out_lives = left_out_lives(f, r);
+    }
     struct sl_recovery_out out = sl_recover(&t);
     char text[SL_WHY_MAX];
     if (t.before)
@@ -574,6 +587,7 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
     sl_request_receive(r, ev->token, now);
     sl_share_charge(r->account, SL_SHARE_OUTPUT);
     r->state = SL_REQ_STREAMING;
+    r->n_excluded = 0; /* nodes that failed it before may be well again; how often it fails is counted */
     if (index == 0)
         r->record->first_us = now;
     else if (index == 1)

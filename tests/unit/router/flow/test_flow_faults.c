@@ -750,6 +750,35 @@ static void deadline_passes_both_legs_are_canceled(void **state)
     rig_close(&r);
 }
 
+/* Each of n nodes, which all live, loses it once after a token. */
+static void lose_once_at_each(uint32_t n)
+{
+    struct scene s;
+    begin(&s, false, n);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct rig_node *d = s.d[i % n];
+        struct rig_batch b;
+        assert_int_equal(rig_accept(d, SUBMIT, NULL), i + 1);
+        rig_say(d, s.c.id, i + 1, i, (const char *[]){"a", "b", "c."}[i]);
+        rig_wait_tokens(&s.c, i + 1);
+        rig_batch(&b, d);
+        rig_done(&b, s.c.id, i + 1, DUTY_D, SLUICE__DONE_REASON__DONE_ERROR, SL_ELOST, NULL);
+        rig_send(&b);
+    }
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abc");
+    assert_string_equal(s.c.finish, "stop");
+    end(&s);
+}
+
+/* One node alone: as when it took the router for dead, which only slept. */
+static void node_that_lost_it_before_the_last_token_is_tried_again(void **state)
+{
+    (void)state;
+    lose_once_at_each(2);
+    lose_once_at_each(1);
+}
+
 static void last_node_dies_client_gets_a_clear_error(void **state)
 {
     (void)state;
@@ -860,6 +889,7 @@ int main(void)
         cmocka_unit_test(bad_request_is_not_tried_elsewhere),
         cmocka_unit_test(command_unanswered_is_sent_once_more_then_elsewhere),
         cmocka_unit_test(deadline_passes_both_legs_are_canceled),
+        cmocka_unit_test(node_that_lost_it_before_the_last_token_is_tried_again),
         cmocka_unit_test(last_node_dies_client_gets_a_clear_error),
         cmocka_unit_test(silent_node_is_dead_and_its_requests_move),
         cmocka_unit_test(tokens_that_differ_are_counted),

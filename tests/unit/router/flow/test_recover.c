@@ -83,21 +83,25 @@ static void no_place_says_what_happened_first(void **s)
     static const struct {
         enum sl_err err, before;
         uint32_t n_received;
+        bool left_out_lives;
         enum sl_recovery action;
         enum sl_err out;
     } cases[] = {
-        {SL_ENOTREADY, SL_OK, 0, SL_RECOVERY_FAIL, SL_ENOTREADY},
-        {SL_ETOOBIG, SL_OK, 0, SL_RECOVERY_FAIL, SL_ETOOBIG},
-        {SL_EINVAL, SL_OK, 0, SL_RECOVERY_FAIL, SL_EINVAL},
-        {SL_ENOTREADY, SL_EAGAIN, 0, SL_RECOVERY_FAIL, SL_EAGAIN}, /* the client may go elsewhere */
-        {SL_ENOTREADY, SL_ENOPAGES, 5, SL_RECOVERY_WAIT, SL_OK},   /* its stream has begun */
-        {SL_ENOTREADY, SL_ETOOBIG, 0, SL_RECOVERY_FAIL, SL_ETOOBIG},
-        {SL_ENOTREADY, SL_EPEER, 5, SL_RECOVERY_FAIL, SL_EPEER},
+        {SL_ENOTREADY, SL_OK, 0, false, SL_RECOVERY_FAIL, SL_ENOTREADY},
+        {SL_ETOOBIG, SL_OK, 0, false, SL_RECOVERY_FAIL, SL_ETOOBIG},
+        {SL_EINVAL, SL_OK, 0, false, SL_RECOVERY_FAIL, SL_EINVAL},
+        {SL_ENOTREADY, SL_EAGAIN, 0, true, SL_RECOVERY_FAIL, SL_EAGAIN}, /* the client may go elsewhere */
+        {SL_ENOTREADY, SL_ENOPAGES, 5, true, SL_RECOVERY_WAIT, SL_OK},   /* its stream has begun */
+        {SL_ENOTREADY, SL_ETOOBIG, 0, true, SL_RECOVERY_FAIL, SL_ETOOBIG},
+        {SL_ENOTREADY, SL_EPEER, 5, false, SL_RECOVERY_FAIL, SL_EPEER},
+        {SL_ENOTREADY, SL_ECANCELED, 0, true, SL_RECOVERY_WAIT, SL_OK},  /* it only lost it */
+        {SL_ENOTREADY, SL_EDEVICE, 5, true, SL_RECOVERY_FAIL, SL_EPEER}, /* it is broken */
     };
     for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
         struct sl_trouble_in t = D(NO_PLACE, cases[i].err);
         t.before = cases[i].before;
         t.n_received = cases[i].n_received;
+        t.left_out_lives = cases[i].left_out_lives;
         struct sl_recovery_out out = sl_recover(&t);
         assert_int_equal(out.action, cases[i].action);
         assert_int_equal(out.err, cases[i].out);
