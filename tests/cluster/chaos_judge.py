@@ -6,7 +6,7 @@ from harness import DECISION_RECORDS, wait_for
 
 # What an allocator may keep.
 HEAP_BYTES = 16 << 20
-# The router also keeps the records of its last requests: struct sl_decision (10 KB) with the times between its tokens, its entry in a map.
+# A router also keeps the records of its last requests: struct sl_decision (10 KB) with the times between its tokens, its entry in a map.
 RECORD_BYTES = 11 << 10
 
 
@@ -60,7 +60,7 @@ class Footprint:
             now = resident_bytes(pid)
             out[name] = [self.resident[name], now]
             same = pid == self.pids[name]
-            may_grow = HEAP_BYTES + (min(n_asked, DECISION_RECORDS) * RECORD_BYTES if name == "router" else 0)
+            may_grow = HEAP_BYTES + (min(n_asked, DECISION_RECORDS) * RECORD_BYTES if name in cluster.routers else 0)
             if same and now > self.resident[name] + may_grow and not sanitized(os.readlink(f"/proc/{pid}/exe")):
                 problems.append(f"{name} grew from {self.resident[name]} to {now} bytes")
         return out

@@ -79,11 +79,13 @@ class Daemon:
         self.name = name
         self.log_path = os.path.join(folder, name + ".log")
         with open(self.log_path, "ab") as log:
+            self.log_starts_at = log.tell()
             self.process = subprocess.Popen([*prefix, *argv], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                                             env={**os.environ, **(env or {})})
 
-    def log(self):
+    def log(self, of_this_life=False):
         with open(self.log_path, errors="replace") as f:
+            f.seek(self.log_starts_at if of_this_life else 0)
             return f.read()
 
     def alive(self):
@@ -115,14 +117,15 @@ class Daemon:
 def router_ports(router):
     """(register, event, HTTP) of a router that listens on port 0, the kernel's choice, so that nobody can have taken them: the log tells."""
     ready = wait_for("the router to be ready", lambda: router.check_alive() and re.search(
-        r"register=\S*tcp://\S*:(\d+) events=\S*tcp://\S*:(\d+)(?s:.*)router ready listen=\S+ port=(\d+) ", router.log()))
+        r"register=\S*tcp://\S*:(\d+) events=\S*tcp://\S*:(\d+)(?s:.*)router ready listen=\S+ port=(\d+) ", router.log(True)))
     return tuple(map(int, ready.groups()))
 
 
 class Cluster:
     """with Cluster() as c: one router, prefill node p0, decode node d0."""
 
-    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None, hold=None, secret=False):
+    def __init__(self, prefill=1, decode=1, router_options=(), node_options=(), model=None, model_options=(), hosts=None, hold=None, secret=False,
+                 routers=("router",), each=None, keys=()):
         self.folder = tempfile.mkdtemp(prefix="sluice-test-")
         self.n_prefill, self.n_decode = prefill, decode
         self.router_options, self.node_options = list(router_options), list(node_options)
@@ -134,13 +137,29 @@ class Cluster:
         self.hold = hold or {}
         # all daemons prove one cluster secret
         self.secret = ["--cluster-secret-file", self.write_secret("secret")] if secret else []
+        self.routers = routers
+        # name of a daemon -> options of its own
+        self.each = each or {}
+        # API keys that routers know; the first one is every request's that brings none
+        self.headers = {"Authorization": f"Bearer {next(iter(keys))}"} if keys else {}
+        if keys:
+            self.router_options += ["--api-key-file", self.write_keys(keys)]
         self.daemons = {}
+        # name of a router -> (register, event, HTTP), and how often it has come up and gone: odd while it lives
+        self.ports, self.lives = {}, dict.fromkeys(routers, 0)
 
     def write_secret(self, name):
         """A new cluster secret in a file."""
         path = os.path.join(self.folder, name)
         with open(path, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
             f.write(os.urandom(32).hex() + "\n")
+        return path
+
+    def write_keys(self, keys):
+        """API keys that are named like themselves."""
+        path = os.path.join(self.folder, "keys")
+        with open(path, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
+            f.writelines(f"{k}:{k}\n" for k in keys)
         return path
 
     def host(self, name):
@@ -151,8 +170,9 @@ class Cluster:
             if self.model is None:
                 self.model = tiny_model(*self.model_options)
             self.address, _ = self.host("router")
-            self.admin = f"ipc://{self.folder}/router.sock"
-            self.start_router()
+            self.admin = self.admin_of("router")
+            for name in self.routers:
+                self.start_router(name)
             for i in range(self.n_prefill):
                 self.start_node(f"p{i}", "sluice-prefill")
             for i in range(self.n_decode):
@@ -180,25 +200,39 @@ class Cluster:
         if problems:
             raise AssertionError("\n".join(problems))
 
-    def start_router(self):
+    def admin_of(self, router):
+        return f"ipc://{self.folder}/{router}.sock"
+
+    def start_router(self, name="router"):
+        """Also again: then it has the ports that it had."""
         address, prefix = self.host("router")
+        register, event, http = self.ports.get(name, (0, 0, 0))
         # who waits at the router for its turn depends on measured prices; a test that wants it says so
         at_once = [] if "--hold-ms" in self.router_options else ["--hold-ms", "0"]
-        argv = [program("sluice-router"), "--listen", f"{address}:0", "--model", self.model, "--served-model-name", "tiny", "--register-url",
-                f"tcp://{address}:0", "--event-url", f"tcp://{address}:0", "--admin-url", self.admin, *PATIENT_ROUTER, *at_once, *self.secret,
-                *self.router_options]
-        self.daemons["router"] = Daemon("router", argv, self.folder, prefix)
-        self.register_port, self.event_port, self.http_port = router_ports(self.daemons["router"])
-        self.url = f"http://{address}:{self.http_port}"
+        argv = [program("sluice-router"), "--listen", f"{address}:{http}", "--model", self.model, "--served-model-name", "tiny", "--register-url",
+                f"tcp://{address}:{register}", "--event-url", f"tcp://{address}:{event}", "--admin-url", self.admin_of(name), *PATIENT_ROUTER, *at_once,
+                *self.secret, *self.router_options, *self.each.get(name, ())]
+        self.daemons[name] = Daemon(name, argv, self.folder, prefix)
+        self.ports[name] = router_ports(self.daemons[name])
+        self.lives[name] += 1
+        if name == "router":
+            self.register_port, self.event_port, self.http_port = self.ports[name]
+            self.url = f"http://{address}:{self.http_port}"
+
+    def kill_router(self, name="router"):
+        self.lives[name] += 1
+        self.daemons[name].kill(signal.SIGKILL)
+        self.daemons[name].wait()
 
     def start_node(self, name, which, options=(), env=None):
         address, prefix = self.host(name)
         router, _ = self.host("router")
         hold = ["--fault-hold-after", str(self.hold[name])] if name in self.hold else []
-        argv = [program(which), "--name", name, "--routers", f"tcp://{router}:{self.register_port}", "--model", self.model,
+        at = ",".join(f"tcp://{router}:{self.ports[r][0]}" for r in self.routers)
+        argv = [program(which), "--name", name, "--routers", at, "--model", self.model,
                 "--threads", "1", "--listen", f"tcp://{address}:0", "--transfer-listen", f"{address}:0", "--kv-memory", "16M", "--page-tokens",
                 "16", "--cache-dir", os.path.join(shared_folder(), "cache"), *PATIENT_NODE, *hold, *self.secret,
-                *self.node_options, *options]
+                *self.node_options, *self.each.get(name, ()), *options]
         self.daemons[name] = Daemon(name, argv, self.folder, prefix, env)
         return self.daemons[name]
 
@@ -213,11 +247,11 @@ class Cluster:
         """A node that is held goes on."""
         self.daemons[name].kill(signal.SIGUSR1)
 
-    def wait_nodes(self, n):
+    def wait_nodes(self, n, router=None):
         def ready():
             for d in self.daemons.values():
                 d.check_alive()
-            return len([x for x in self.nodes() if x["state"] in ("ready", "up")]) >= n
+            return len([x for x in self.nodes(router) if x["state"] in ("ready", "up")]) >= n
 
         wait_for(f"{n} nodes to be ready", ready)
 
@@ -225,7 +259,7 @@ class Cluster:
 
     def open(self, path, body=None, headers=None, method=None, limit_s=LIMIT_S):
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **(headers or {})},
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **self.headers, **(headers or {})},
                                          method=method)
         return urllib.request.urlopen(request, timeout=limit_s)
 
@@ -277,24 +311,24 @@ class Cluster:
                 if line.startswith(b"data: "):
                     yield json.loads(line[6:])
 
-    def ctl(self, *args, check=True):
-        r = subprocess.run([program("sluicectl"), "--router", self.admin, "--timeout", str(LIMIT_S), *args, "-o", "json"], capture_output=True,
-                           text=True)
+    def ctl(self, *args, check=True, router=None):
+        admin = self.admin_of(router) if router else self.admin
+        r = subprocess.run([program("sluicectl"), "--router", admin, "--timeout", str(LIMIT_S), *args, "-o", "json"], capture_output=True, text=True)
         if check and r.returncode != 0:
             raise AssertionError(f"sluicectl {' '.join(args)} ended with {r.returncode}: {r.stdout}{r.stderr}")
         return r
 
-    def tables(self, *args):
+    def tables(self, *args, router=None):
         """{title: [row as dict]} of a sluicectl command."""
-        doc = json.loads(self.ctl(*args).stdout)
+        doc = json.loads(self.ctl(*args, router=router).stdout)
         tables = doc["tables"] if isinstance(doc, dict) else doc
         return {t["title"]: [dict(zip(t["columns"], row)) for row in t["rows"]] for t in tables}
 
-    def nodes(self):
-        r = self.ctl("nodes", check=False)
+    def nodes(self, router=None):
+        r = self.ctl("nodes", check=False, router=router)
         if r.returncode != 0:
             return []
-        return self.tables("nodes")["nodes"]
+        return self.tables("nodes", router=router)["nodes"]
 
     def record(self, request_id, whole=True):
         """The decision record as it is when both nodes have reported, which may be after the answer; not whole: as it is now."""
@@ -307,7 +341,7 @@ class Cluster:
 
     def every_pair_meets(self):
         """Any node has sent pages to any other: no more connections than there are then are ever needed."""
-        for p, d in itertools.permutations((n for n in self.daemons if n != "router"), 2):
+        for p, d in itertools.permutations((n for n in self.daemons if n not in self.routers), 2):
             def met():
                 salt = f"{p}-{d}-{time.monotonic()}"
                 status, doc, _ = self.status("/v1/completions", {"model": "tiny", "prompt": prompt_of(40), "max_tokens": 2, "cache_salt": salt}, {
@@ -326,11 +360,11 @@ class Cluster:
 
         wait_for("all nodes to be idle with all pages free or cached", idle)
 
-    def wait_none_open(self):
+    def wait_none_open(self, router=None):
         """Idle nodes, and a router that has no request open."""
         self.wait_idle()
         wait_for("the router to have no request open", lambda: not [
-            r for r in self.tables("requests", "0")["requests"] if r["state"] in ("placed", "streaming", "waiting")])
+            r for r in self.tables("requests", "0", router=router)["requests"] if r["state"] in ("placed", "streaming", "waiting")])
 
 
 def prompt_of(n, seed=1, vocab=512, first=16):

@@ -1,5 +1,4 @@
 """A router dies: its clients hear it at once, nodes give its work up and keep serving other routers, and join it again when it is back."""
-import signal
 import time
 import unittest
 
@@ -12,8 +11,7 @@ class RouterLost(unittest.TestCase):
         """A stream from a node that is held is cut by the router's death; returns when its client knows."""
         stream = Background(c.stream(prompt_of(40), 400, "pd", at(node, "p0"), cache_salt="lost"))
         wait_for("tokens to come", lambda: len(stream.chunks) > 5)
-        c.daemons["router"].kill(signal.SIGKILL)
-        c.daemons["router"].wait()
+        c.kill_router()
         stream.thread.join(120)
         self.assertFalse(stream.running(), "the client hangs")
         return tokens_of(stream.chunks)
@@ -22,8 +20,6 @@ class RouterLost(unittest.TestCase):
         with Cluster(hold={"d0": 10}) as c:
             self.assertLess(len(self.lose(c, "d0")), 400)
             c.release("d0")
-            c.router_options += ["--listen", f"{c.address}:{c.http_port}", "--register-url", f"tcp://{c.address}:{c.register_port}",
-                                 "--event-url", f"tcp://{c.address}:{c.event_port}"]
             c.start_router()
             ready = time.monotonic()
             c.wait_nodes(2)

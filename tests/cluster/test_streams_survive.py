@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from chaos_load import Answer
+from chaos_load import Choice
 from harness import Cluster, at, prompt_of, wait_for
 from streams import Background
 
@@ -46,7 +46,7 @@ def choices_of(chunks):
         if "error" in chunk:
             raise AssertionError(chunk["error"])
         for choice in chunk.get("choices", []):
-            seen.setdefault(choice["index"], Answer()).take_choice(choice)
+            seen.setdefault(choice["index"], Choice()).take(choice)
     return {index: answer.whole() for index, answer in seen.items()}
 
 

@@ -94,6 +94,10 @@ class Wires:
             self.slowed.remove(name)
             self.at_bridge("tc", "qdisc", "del", "dev", name, "root")
 
+    def reset(self, name):
+        """All TCP connections of `name` are ended at both sides at once, by a reset."""
+        subprocess.run(["ip", "netns", "exec", self.namespace(name), "ss", "-K", "-t", "state", "connected"], check=True, capture_output=True)
+
     def heal(self):
         for key in list(self.cuts):
             self.join(key)
