@@ -1,7 +1,7 @@
 /* router/main.c - sluice-router: options, start and stop order.
  *
  * thread   owns                                            waits on                    sends to
- * main     start, signals, drain, stop                     signalfd                    the flow (drain), http (close)
+ * main     start, signals, drain, stop, free memory        signalfd                    the flow (drain), http (close)
  * http     client connections, streams, the library        epoll: sockets, ready list  workers (requests), the flow
  *                                                                                      (cancel)
  * api-N    one request at a time: JSON, template, tokens   its bounded queue           the flow (submit), http (answers)
@@ -29,6 +29,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/mem_trim.h"
 #include "common/base/notify.h"
 #include "common/base/program.h"
 #include "common/base/rand.h"
@@ -598,14 +599,17 @@ static void serve(struct router *r, int signal_fd, int argc, char **argv)
 {
     uint32_t watchdog_ms = sl_notify_watchdog_ms();
     uint32_t look_ms = watchdog_ms ? watchdog_ms / WATCHDOG_LOOKS : STATUS_MS;
+    struct sl_mem_trim trim = {0};
     for (;;) {
         int got = wait_signal(signal_fd, (int)look_ms);
         if (got == SIGHUP)
             reload(r, argc, argv);
         else if (got)
             return;
-        else
+        else {
             tell_alive(r, look_ms);
+            sl_mem_trim_look(&trim, sl_flow_open_requests(r->flow));
+        }
     }
 }
 

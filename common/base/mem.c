@@ -32,6 +32,11 @@ void sl_mem_bound_heaps(void)
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
 }
 
+void sl_mem_give_back(void)
+{
+    (void)malloc_trim(0);
+}
+
 #ifdef SL_ALLOC_GUARD
 static _Thread_local const char *guard_phase;
 

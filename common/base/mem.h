@@ -50,6 +50,9 @@ char *sl_arena_strndup(struct sl_arena *a, const char *s, size_t n); /* NULL pas
  * on for hours; and large blocks go back to the system when they are freed, where glibc would from then on take blocks
  * of that size from a heap, and leave holes of them. */
 void sl_mem_bound_heaps(void);
+/* Free memory of all heaps goes back to the system: 0.2 ms a MiB, in which nobody gets memory from the heap that is
+ * walked. mem_trim.h says when. */
+void sl_mem_give_back(void);
 
 void sl_alloc_guard_on(const char *phase);
 void sl_alloc_guard_off(void);

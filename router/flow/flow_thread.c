@@ -531,6 +531,11 @@ bool sl_flow_ready(struct sl_flow *f, struct sl_why *why)
     return ready;
 }
 
+uint32_t sl_flow_open_requests(struct sl_flow *f)
+{
+    return atomic_load(&f->open_requests);
+}
+
 void sl_flow_drain(struct sl_flow *f, uint32_t *open_requests)
 {
     atomic_store(&f->draining, true);

@@ -66,6 +66,7 @@ void sl_flow_new_id(struct sl_flow *f, const char *prefix, char id[64]);
 bool sl_flow_ready(struct sl_flow *f, struct sl_why *why);
 /* Stop taking new requests; *open_requests counts what still runs. */
 void sl_flow_drain(struct sl_flow *f, uint32_t *open_requests);
+uint32_t sl_flow_open_requests(struct sl_flow *f);
 /* The admin operations as JSON text for GET /sluice/v1/<op> and sluicectl's source: same tables as
  * AdminReply. Waits for the flow thread at most timeout_ms. *reply is freed with
  * sluice__admin_reply__free_unpacked(reply, NULL). */
