@@ -59,30 +59,42 @@ static void allow(uint64_t *set, uint32_t token)
 }
 
 /* Over the tokens in the order of their bytes: states of a shared beginning are known, and a beginning that
- * leads nowhere is passed over with all that have it. Returns whether any token is allowed. */
-static bool walk(struct sl_constraint *c, uint64_t *set)
+ * leads nowhere is passed over with all that have it. *any: a token is allowed. False: not walked to its end, as the
+ * matcher is full; with whole it goes on, by the states that it has. */
+static bool walk(struct sl_constraint *c, uint64_t *set, bool whole, bool *any)
 {
     const struct sl_token_bytes *t = c->tokens;
     uint32_t state[SL_TOKEN_MAX_BYTES + 1], dead = UINT32_MAX; /* bytes of the beginning that leads nowhere */
-    bool any = false;
+    *any = false;
     state[0] = c->state;
-    for (uint32_t i = 0; i < t->n; i++) {
+    for (unsigned b = 0; b <= UINT8_MAX && whole; b++) /* so that tokens of one byte are never left out */
+        (void)sl_matcher_look(c->matcher, c->state, (uint8_t)b);
+    for (uint32_t i = 0; i < t->n && c->state != SL_MATCHER_DEAD; i++) {
         const char *bytes = t->bytes + t->at[t->ids[i]];
         uint32_t n = t->at[t->ids[i] + 1] - t->at[t->ids[i]], k = t->shared[i];
         if (k >= dead)
             continue;
         dead = UINT32_MAX;
         for (; k < n && dead == UINT32_MAX; k++) {
-            state[k + 1] = sl_matcher_step(c->matcher, state[k], (uint8_t)bytes[k]);
+            state[k + 1] = sl_matcher_look(c->matcher, state[k], (uint8_t)bytes[k]);
             if (state[k + 1] == SL_MATCHER_DEAD)
                 dead = k + 1;
         }
+        if (sl_matcher_is_full(c->matcher) && !whole)
+            return false;
         if (dead == UINT32_MAX) {
             allow(set, t->ids[i]);
-            any = true;
+            *any = true;
         }
     }
-    return any;
+    return true;
+}
+
+static uint64_t *set_new(struct sl_constraint *c)
+{
+    uint64_t *set = c->sets[c->n_sets++] = sl_xcalloc((c->tokens->n_vocab + 63) / 64, sizeof *set);
+    sl_hashmap_put_u64(c->set_of, c->state, set);
+    return set;
 }
 
 const uint64_t *sl_constraint_allowed(struct sl_constraint *c)
@@ -92,9 +104,15 @@ const uint64_t *sl_constraint_allowed(struct sl_constraint *c)
         return set;
     if (c->n_sets == MAX_SETS)
         forget_sets(c);
-    set = c->sets[c->n_sets++] = sl_xcalloc((c->tokens->n_vocab + 63) / 64, sizeof *set);
-    sl_hashmap_put_u64(c->set_of, c->state, set);
-    bool any = c->state != SL_MATCHER_DEAD && walk(c, set);
+    bool any;
+    set = set_new(c);
+    if (!walk(c, set, false, &any)) {
+        /* Some of the states are of former tokens. Without them what is left out depends on the text alone. */
+        c->state = sl_matcher_forget(c->matcher, c->state);
+        forget_sets(c);
+        set = set_new(c);
+        (void)walk(c, set, true, &any);
+    }
     if (!any || sl_matcher_ends(c->matcher, c->state))
         for (uint32_t i = 0; i < c->n_ends; i++)
             if (c->ends[i] >= 0 && (uint32_t)c->ends[i] < c->tokens->n_vocab)

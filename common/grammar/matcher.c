@@ -39,6 +39,7 @@ struct sl_matcher {
     struct numbers work, found;    /* of the state that is being made */
     struct seen *seen;             /* [SEEN_SLOTS] threads met in this round */
     uint32_t n_seen, round;
+    bool full; /* sl_matcher_look() */
 };
 
 static void append(struct numbers *to, const uint32_t *from, uint32_t n)
@@ -133,8 +134,16 @@ static bool may_end(const struct sl_matcher *m)
     return false;
 }
 
-/* The number of the state with the threads in found. */
-static uint32_t keep_found(struct sl_matcher *m)
+/* The first one has it always: some byte goes on. */
+static bool is_room(const struct sl_matcher *m)
+{
+    if (m->n_states == SL_MATCHER_START + 1)
+        return true;
+    return m->n_states < SL_MATCHER_LOOK && m->n_numbers + m->found.n <= SL_MATCHER_LOOK_NUMBERS;
+}
+
+/* The number of the state with the threads in found; UNKNOWN: it is a new one, and there is no room. */
+static uint32_t keep_found(struct sl_matcher *m, bool limited)
 {
     size_t bytes = m->found.n * sizeof *m->found.at;
     if (!bytes)
@@ -148,6 +157,8 @@ static uint32_t keep_found(struct sl_matcher *m)
         if (s->n == m->found.n && memcmp(s->threads, m->found.at, bytes) == 0)
             return (uint32_t)known;
     }
+    if (limited && !is_room(m))
+        return UNKNOWN;
     if (m->n_states == m->cap_states) {
         m->cap_states *= 2;
         m->states = sl_xrealloc(m->states, m->cap_states * sizeof *m->states);
@@ -191,13 +202,13 @@ struct sl_matcher *sl_matcher_new(const struct sl_grammar *p)
     m->seen = sl_xcalloc(SEEN_SLOTS, sizeof *m->seen);
     push(m, 0, NULL, 0);
     follow(m);
-    if (keep_found(m) == SL_MATCHER_START)
+    if (keep_found(m, false) == SL_MATCHER_START)
         return m;
     sl_matcher_free(m);
     return NULL;
 }
 
-static uint32_t find_next(struct sl_matcher *m, uint32_t state, uint8_t byte)
+static uint32_t find_next(struct sl_matcher *m, uint32_t state, uint8_t byte, bool limited)
 {
     const struct state *s = &m->states[state];
     for (uint32_t i = 0; i < s->n; i += 2 + s->threads[i + 1]) {
@@ -206,10 +217,10 @@ static uint32_t find_next(struct sl_matcher *m, uint32_t state, uint8_t byte)
             push(m, s->threads[i] + 1, &s->threads[i + 2], s->threads[i + 1]);
     }
     follow(m);
-    return keep_found(m);
+    return keep_found(m, limited);
 }
 
-uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte)
+static uint32_t step(struct sl_matcher *m, uint32_t state, uint8_t byte, bool limited)
 {
     if (state == SL_MATCHER_DEAD)
         return SL_MATCHER_DEAD;
@@ -218,11 +229,30 @@ uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte)
         for (int i = 0; i < 256; i++)
             m->states[state].next[i] = UNKNOWN;
     }
-    if (m->states[state].next[byte] == UNKNOWN) {
-        uint32_t to = find_next(m, state, byte);
-        m->states[state].next[byte] = to;
+    if (m->states[state].next[byte] != UNKNOWN)
+        return m->states[state].next[byte];
+    uint32_t to = limited && m->full ? UNKNOWN : find_next(m, state, byte, limited);
+    if (to == UNKNOWN) {
+        m->full = true;
+        return SL_MATCHER_DEAD;
     }
-    return m->states[state].next[byte];
+    m->states[state].next[byte] = to;
+    return to;
+}
+
+uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte)
+{
+    return step(m, state, byte, false);
+}
+
+uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, uint8_t byte)
+{
+    return step(m, state, byte, true);
+}
+
+bool sl_matcher_is_full(const struct sl_matcher *m)
+{
+    return m->full;
 }
 
 bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state)
@@ -230,16 +260,20 @@ bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state)
     return m->states[state].ends;
 }
 
-uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot)
+uint32_t sl_matcher_forget(struct sl_matcher *m, uint32_t state)
 {
-    *forgot = m->n_states > SL_MATCHER_KEEP || m->n_numbers > SL_MATCHER_KEEP_NUMBERS;
-    if (!*forgot)
-        return state;
     m->found.n = 0;
     append(&m->found, m->states[state].threads, m->states[state].n);
     forget_states(m);
     m->by_threads = sl_hashmap_new();
     m->n_states = SL_MATCHER_START;
     m->n_numbers = 0;
-    return keep_found(m);
+    m->full = false;
+    return keep_found(m, false);
+}
+
+uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot)
+{
+    *forgot = m->full || m->n_states > SL_MATCHER_KEEP || m->n_numbers > SL_MATCHER_KEEP_NUMBERS;
+    return *forgot ? sl_matcher_forget(m, state) : state;
 }

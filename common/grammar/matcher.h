@@ -14,7 +14,10 @@
 #define SL_MATCHER_MAX_DEPTH    128  /* rules inside each other; deeper texts are not read */
 #define SL_MATCHER_MAX_VISITS   4096 /* instructions looked at for one byte; what lies behind is not read */
 #define SL_MATCHER_KEEP         4096 /* states kept between two tokens: about 1 KiB each, and their threads: */
-#define SL_MATCHER_KEEP_NUMBERS (1u << 20) /* of 4 bytes */
+#define SL_MATCHER_KEEP_NUMBERS (1u << 18) /* of 4 bytes */
+/* While it is found out which tokens may come: what lies behind is left out. A schema of a kilobyte can have millions. */
+#define SL_MATCHER_LOOK         (2 * SL_MATCHER_KEEP)
+#define SL_MATCHER_LOOK_NUMBERS (2 * SL_MATCHER_KEEP_NUMBERS)
 
 struct sl_matcher; /* opaque */
 
@@ -25,8 +28,13 @@ void sl_matcher_free(struct sl_matcher *m); /* takes NULL */
 /* Where the byte leads from a state; SL_MATCHER_DEAD leads nowhere else. Numbers hold until the next trim. Allocates
  * when it was not asked before. */
 uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte);
+/* The same, but SL_MATCHER_DEAD too where there would be more states than SL_MATCHER_LOOK: the matcher is full then,
+ * and finds out nothing more until the next trim. */
+uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, uint8_t byte);
+bool sl_matcher_is_full(const struct sl_matcher *m);
 bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state); /* the text may end here */
 /* Forgets all states but one when there are more than are kept; returns its new number, and true in *forgot. */
 uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot);
+uint32_t sl_matcher_forget(struct sl_matcher *m, uint32_t state); /* the same, however many there are */
 
 #endif

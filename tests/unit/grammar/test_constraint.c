@@ -6,8 +6,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <malloc.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "common/base/buf.h"
 #include "common/base/mem.h"
 #include "common/grammar/constraint.h"
 #include "common/grammar/json_schema.h"
@@ -193,6 +196,66 @@ static void forgetting_states_changes_nothing(void **unused)
     sl_token_bytes_free(tokens);
 }
 
+/* ---- a schema that has as many states as there are texts ---- */
+
+enum { MANY_WORDS = 20000, MANY_END = 256 + MANY_WORDS, WORD_LETTERS = 4 };
+
+/* Bytes, then words of letters. */
+static const char *letters_of(const void *words_of, uint32_t id, size_t *n)
+{
+    static char byte[256];
+    *n = id < 256 ? 1 : WORD_LETTERS;
+    if (id >= 256)
+        return (const char *)words_of + (size_t)(id - 256) * WORD_LETTERS;
+    byte[id] = (char)id;
+    return &byte[id];
+}
+
+/* A text that fits one of 26 expressions, each of which looks for its own letter four from the end: where a text leads
+ * depends on each of its last letters. */
+static char *schema_of_many_states(void)
+{
+    struct sl_buf b;
+    sl_buf_init(&b, 1 << 16);
+    sl_buf_puts(&b, "{\"anyOf\":[");
+    for (int c = 'a'; c <= 'z'; c++)
+        sl_buf_printf(&b, "%s{\"type\":\"string\",\"pattern\":\"%c[a-z]{4}$\"}", c > 'a' ? "," : "", c);
+    sl_buf_puts(&b, "]}");
+    return sl_buf_steal(&b);
+}
+
+/* What a walk over the vocabulary finds out has a limit, and what it leaves out depends on the text alone: not on what
+ * was asked on the way here, which another node that takes over has not. */
+static void states_of_one_token_have_a_limit(void **unused)
+{
+    enum { STEPS = 4, MOST_BYTES = 64 << 20 };
+    (void)unused;
+    unsigned long long random = 9;
+    char *letters = sl_xalloc((size_t)MANY_WORDS * WORD_LETTERS), *schema = schema_of_many_states();
+    for (size_t i = 0; i < (size_t)MANY_WORDS * WORD_LETTERS; i++)
+        letters[i] = (char)('a' + sl_test_random(&random) % 26);
+    struct sl_token_bytes *tokens = sl_token_bytes_new(MANY_END, letters_of, letters);
+    struct sl_constraint *asks = open_constraint(tokens, schema);
+    int32_t taken[STEPS];
+    size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    for (int step = 0; step < STEPS; step++) {
+        struct sl_constraint *fresh = open_constraint(tokens, schema);
+        for (int k = 0; k < step; k++)
+            sl_constraint_take(fresh, taken[k]);
+        const uint64_t *a = sl_constraint_allowed(asks), *b = sl_constraint_allowed(fresh);
+        assert_memory_equal(a, b, (MANY_END + 63) / 64 * sizeof *a);
+        assert_true(mallinfo2().uordblks + mallinfo2().hblkhd < before + MOST_BYTES);
+        taken[step] = step == 0 ? '"' : 'a' + step;
+        assert_true(has(a, (uint32_t)taken[step]));
+        sl_constraint_free(fresh);
+        sl_constraint_take(asks, taken[step]);
+    }
+    sl_constraint_free(asks);
+    sl_token_bytes_free(tokens);
+    sl_free(schema);
+    sl_free(letters);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +263,7 @@ int main(void)
         cmocka_unit_test(random_texts_are_json),
         cmocka_unit_test(token_that_was_not_allowed_leaves_ends_only),
         cmocka_unit_test(forgetting_states_changes_nothing),
+        cmocka_unit_test(states_of_one_token_have_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
