@@ -8,12 +8,18 @@
  *     } ];
  *   - numbers have at most 16 digits in front of the point and behind it, and exponents of two;
  *   - escapes \uXXXX stand for no surrogates: characters beyond U+FFFF come as themselves;
- *   - in strings with a pattern or a format characters are written in one way only (regex.h).
- * Taken: type (also a list), properties, required, additionalProperties, items, minItems, maxItems,
- * minLength, maxLength, pattern (regex_parse.h), format (text_format.c; others describe), enum, const, anyOf,
- * oneOf (as anyOf), allOf of one, $ref within the schema, also recursive; booleans as schemas. Without type,
- * words that say something of one type make the value one of it. Words that only describe (title, description,
- * default, examples, ...) are passed over. Anything else is refused by name: it would be promised and not kept.
+ *   - in strings with a pattern or a format, and in names of members that may not be listed ones, characters are
+ *     written in one way only (regex.h);
+ *   - numbers within bounds have no exponent and, when they are not whole, at most 15 digits;
+ *   - lists with prefixItems have all of them, and none behind them where items is absent.
+ * Taken: type (also a list), properties, required, additionalProperties; patternProperties without properties;
+ * propertyNames (pattern, format, lengths, enum) without properties; minProperties of 1 and maxProperties without
+ * properties; items, prefixItems, minItems, maxItems; minLength, maxLength, pattern (regex_parse.h), format
+ * (text_format.c; others describe); minimum, maximum, exclusiveMinimum, exclusiveMaximum; enum, const, anyOf, oneOf (as
+ * anyOf), allOf of one, and of any number where it says no more of a string; $ref within the schema, also recursive;
+ * nullable; booleans as schemas. Without type, words that say something of one type make the value one of it. Words that
+ * only describe (title, description, default, discriminator, x-..., ...) are passed over. Anything else is refused by
+ * name: it would be promised and not kept.
  *
  * Two words of our own, at the top and alone, ask for an answer that stands as it is and not as JSON:
  * SL_SCHEMA_TEXTS, a list of texts of which it is one, and SL_SCHEMA_REGEX, an expression that all of it matches. */

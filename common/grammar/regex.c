@@ -16,7 +16,7 @@ enum start { AT_START, PERHAPS_AT_START, BEHIND_START };
 
 struct condition {
     uint32_t root;
-    bool whole;
+    enum sl_regex_where where;
 };
 
 struct way {
@@ -89,7 +89,7 @@ void sl_regex_free(struct sl_regex *r)
     sl_free(r);
 }
 
-enum sl_err sl_regex_match(struct sl_regex *r, const char *expression, size_t n, bool whole,
+enum sl_err sl_regex_match(struct sl_regex *r, const char *expression, size_t n, enum sl_regex_where where,
                            struct sl_why *why)
 {
     uint32_t root;
@@ -97,7 +97,7 @@ enum sl_err sl_regex_match(struct sl_regex *r, const char *expression, size_t n,
     if (err != SL_OK)
         return err;
     r->conditions = sl_xrealloc_array(r->conditions, r->n_conditions + 1, sizeof *r->conditions);
-    r->conditions[r->n_conditions++] = (struct condition){.root = root, .whole = whole};
+    r->conditions[r->n_conditions++] = (struct condition){.root = root, .where = where};
     return SL_OK;
 }
 
@@ -246,11 +246,12 @@ static sl_term any_char(struct sl_regex *r)
 static sl_term term_of_condition(struct sl_regex *r, const struct condition *c)
 {
     struct sl_terms *t = r->terms;
-    if (c->whole)
+    if (c->where == SL_REGEX_WHOLE)
         return term_of(r, c->root, SL_TERM_EMPTY, AT_START);
     sl_term here = term_of(r, c->root, SL_TERM_ALL, AT_START);
     sl_term later = sl_term_cat(t, SL_TERM_ALL, term_of(r, c->root, SL_TERM_ALL, BEHIND_START));
-    return sl_term_or(t, here, sl_term_cat(t, any_char(r), later));
+    sl_term part = sl_term_or(t, here, sl_term_cat(t, any_char(r), later));
+    return c->where == SL_REGEX_PART ? part : sl_term_not(t, part);
 }
 
 static sl_term term_of_all(struct sl_regex *r)

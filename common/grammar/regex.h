@@ -18,9 +18,11 @@ struct sl_regex; /* opaque: conditions */
 struct sl_regex *sl_regex_new(void);    /* every text */
 void sl_regex_free(struct sl_regex *r); /* takes NULL */
 
-/* The text has a match in it; whole: it is one. SL_EINVAL, SL_EUNSUPPORTED, SL_ETOOBIG: *why says what was found. */
-SL_MUST_CHECK enum sl_err sl_regex_match(struct sl_regex *r, const char *expression, size_t n, bool whole,
-                                         struct sl_why *why);
+enum sl_regex_where { SL_REGEX_PART, SL_REGEX_WHOLE, SL_REGEX_NOWHERE };
+
+/* The expression matches a part of the text, all of it, or no part. SL_EINVAL, SL_EUNSUPPORTED, SL_ETOOBIG: *why says what was found. */
+SL_MUST_CHECK enum sl_err sl_regex_match(struct sl_regex *r, const char *expression, size_t n,
+                                         enum sl_regex_where where, struct sl_why *why);
 /* Characters; UINT32_MAX: no end. */
 void sl_regex_length(struct sl_regex *r, uint32_t min, uint32_t max);
 /* It is another text than this one. */

@@ -57,6 +57,9 @@ static const char *const schemas[] = {
     "{\"properties\":{\"name\":{\"type\":\"string\"},\"ok\":{\"type\":\"boolean\"},\"n\":{\"type\":"
     "\"number\"}},\"required\":[\"ok\"]}",
     "{\"type\":\"array\",\"items\":{\"enum\":[\"ab\",\"abc\",null]},\"minItems\":2}",
+    "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"number\",\"minimum\":-1.5,\"maximum\":123}],\"items\":{"
+    "\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^a\"},\"additionalProperties\":{\"type\":"
+    "\"boolean\"}},\"maxItems\":3}",
     "{\"type\":\"string\",\"pattern\":\"^(?!abd)[^x]{2,4}(\\u00e9|true|\\\\d{3})+$\"}",
     "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^ab[^\\\\]]?$\"},\"maxItems\":3}",
 };
