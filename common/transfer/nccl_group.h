@@ -13,8 +13,13 @@
  * that time. After these two what NCCL has begun stays with the process. */
 SL_MUST_CHECK enum sl_err sl_nccl_group_open(uint32_t first_device, uint32_t n_ranks,
                                              struct sl_rank_group **out, struct sl_why *why);
-/* The same with other limits of the two. */
-SL_MUST_CHECK enum sl_err sl_nccl_group_open_within(uint32_t join_ms, uint32_t queue_ms,
+/* How long NCCL is waited for: until it has joined the ranks, has queued an all-gather, and has let go of them at the
+ * close; what it holds longer stays with the process. */
+struct sl_nccl_limits {
+    uint32_t join_ms, queue_ms, close_ms;
+};
+/* The same with other limits. */
+SL_MUST_CHECK enum sl_err sl_nccl_group_open_within(const struct sl_nccl_limits *limits,
                                                     uint32_t first_device, uint32_t n_ranks,
                                                     struct sl_rank_group **out, struct sl_why *why);
 

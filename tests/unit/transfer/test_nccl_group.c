@@ -127,7 +127,8 @@ static void fault_in_a_pass_is_told(const char *fault, int n, uint32_t queue_ms,
         alarm(GIVE_UP_S);
         struct sl_why why = {{0}};
         struct member other = {.rank = 0};
-        if (sl_nccl_group_open_within(LONG_MS, queue_ms, 0, 2, &other.nccl, &why) != SL_OK)
+        if (sl_nccl_group_open_within(&(struct sl_nccl_limits){LONG_MS, queue_ms, LONG_MS}, 0, 2, &other.nccl,
+                                      &why) != SL_OK)
             _exit(9);
         int *parts = device_memory(2 * sizeof *parts);
         void *stream = stream_of(1);
@@ -168,9 +169,35 @@ static void ranks_that_never_join_are_told(void **state)
         alarm(GIVE_UP_S);
         struct sl_rank_group *g = NULL;
         struct sl_why why = {{0}};
-        enum sl_err e = sl_nccl_group_open_within(20, LONG_MS, 0, RANKS, &g, &why);
+        enum sl_err e =
+            sl_nccl_group_open_within(&(struct sl_nccl_limits){20, LONG_MS, LONG_MS}, 0, RANKS, &g, &why);
         _exit(e == SL_EDEVICE && !g && strstr(why.text, "has not joined rank 0 with the others of 4") ? 0
                                                                                                       : 13);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* In a process of its own, which the abort that hangs stays with. */
+static void close_does_not_wait_for_an_abort_that_hangs(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip(); /* which finds the threads that are left behind */
+#endif
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("FAKE_NCCL_FAULT", "abort_hang:0:1000000", 1);
+        alarm(GIVE_UP_S);
+        struct sl_rank_group *g = NULL;
+        struct sl_why why = {{0}};
+        if (sl_nccl_group_open_within(&(struct sl_nccl_limits){LONG_MS, LONG_MS, 20}, 0, RANKS, &g, &why) !=
+            SL_OK)
+            _exit(14);
+        g->close(g);
+        _exit(0);
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -182,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_never_join_are_told),
+        cmocka_unit_test(close_does_not_wait_for_an_abort_that_hangs),
         cmocka_unit_test(asynchronous_error_of_nccl_is_told),
         cmocka_unit_test(all_gather_that_is_never_queued_is_told),
         cmocka_unit_test(group_of_nccl_gathers_what_memory_does),
