@@ -5,11 +5,13 @@ At any time one node of each kind at least is left in peace, so that every reque
 import random
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 
 from wires import both_ways
 
 MODES = ("pd", "colocated", "hybrid")
+LONGEST_NAP_S = 4.0
 ENDS_S = 10.0  # after a SIGTERM
 ROUTERS_HOST = "router"  # of all of them
 PROGRAMS = {"p": "sluice-prefill", "d": "sluice-decode"}
@@ -71,6 +73,14 @@ def kill_router(stage, e):
     name = stage.rng.choice(stage.cluster.routers)
     stage.cluster.kill_router(name)
     stage.cluster.start_router(name)
+
+
+def nap(stage, e):
+    """A router stands still, mostly for longer than nodes believe in it, and goes on."""
+    daemon = stage.cluster.daemons[stage.rng.choice(stage.cluster.routers)]
+    daemon.kill(signal.SIGSTOP)
+    time.sleep(stage.rng.uniform(0.2, LONGEST_NAP_S))
+    daemon.kill(signal.SIGCONT)
 
 
 def reload(stage, e):
@@ -156,6 +166,7 @@ FAULTS = {
     "restart": Fault(kill_and_start, nothing),
     "term": Fault(end_and_start, nothing),
     "router": Fault(kill_router, nothing, hurts=False),
+    "nap": Fault(nap, nothing, hurts=False),
     "reload": Fault(reload, nothing, hurts=False),
     "stop": Fault(freeze, thaw),
     "drain": Fault(ctl("drain"), ctl("undrain")),

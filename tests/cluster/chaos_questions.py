@@ -60,6 +60,7 @@ FORMS = {
         ("required", {"type": "function", "function": {"name": "add"}}, "auto"))}),
     "schema": (8, "/v1/chat/completions", lambda rng: {"messages": messages(rng), "max_tokens": 200, "response_format": {
         "type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": SCHEMA}}}),
+    "regex": (5, "/v1/completions", lambda rng: {"prompt": ids(rng), "guided_regex": "(([a-f]{2,9}|é+) [0-9]{1,3}, ){4,12}end"}),
     "object": (6, "/v1/completions", lambda rng: {"prompt": beginning(rng), "response_format": {"type": "json_object"}}),
 }
 
@@ -71,7 +72,7 @@ def logprobs(rng, body):
 
 def free(body):
     """Nothing holds the answer to a form."""
-    return "response_format" not in body and "tools" not in body
+    return not {"response_format", "tools", "guided_regex"} & body.keys()
 
 
 # (share in a hundred, for which, what it adds)
