@@ -95,15 +95,30 @@ static bool device_of(const struct sockaddr_storage *sa, char name[IF_NAMESIZE])
         const struct sockaddr_in *a4 = (const void *)i->ifa_addr, *b4 = (const void *)sa;
         const struct sockaddr_in6 *a6 = (const void *)i->ifa_addr, *b6 = (const void *)sa;
         found = sa->ss_family == AF_INET6 ? memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0
-                                          : a4->sin_addr.s_addr == b4->sin_addr.s_addr ||
-                                                /* all of 127.0.0.0/8 is the loopback device's */
-                                                (ntohl(a4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET &&
-                                                 ntohl(b4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET);
+                                          : a4->sin_addr.s_addr == b4->sin_addr.s_addr;
         if (found) /* "eth0:1" is a label on eth0 */
             snprintf(name, IF_NAMESIZE, "%.*s", (int)strcspn(i->ifa_name, ":"), i->ifa_name);
     }
     freeifaddrs(all);
     return found;
+}
+
+/* UCX looks for the device that has the very address that a connection came to, and drops the connection when none has:
+ * of 127.0.0.0/8 that is 127.0.0.1, though all of it can be listened on. Instead of another one the node listens there,
+ * on any port, since the next node's may be the same; peers are told the address that came of it. */
+static enum sl_err resolve_listen(const char *text, struct sockaddr_storage *sa, socklen_t *len, bool *moved,
+                                  struct sl_why *why)
+{
+    char name[IF_NAMESIZE];
+    struct sockaddr_in *a = (void *)sa;
+    enum sl_err e = sl_resolve_wait(text, sa, len, why);
+    *moved = !e && sa->ss_family == AF_INET && ntohl(a->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET &&
+             !device_of(sa, name);
+    if (*moved) {
+        a->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        a->sin_port = 0;
+    }
+    return e;
 }
 
 static struct sl_conn *conn_new(struct sl_link *l)
@@ -438,9 +453,10 @@ static bool ucx_takes_device(const struct sl_link_conf *conf)
     struct sl_why why;
     struct sockaddr_storage sa;
     socklen_t len = 0;
+    bool moved;
     ucp_context_h context = NULL;
     ucp_context_attr_t a = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    if (sl_ucx_load(&why) != SL_OK || sl_resolve_wait(conf->listen, &sa, &len, &why) != SL_OK ||
+    if (sl_ucx_load(&why) != SL_OK || resolve_listen(conf->listen, &sa, &len, &moved, &why) != SL_OK ||
         context_open(conf, &sa, &context) != UCS_OK)
         return false;
     bool takes = has_cuda(sl_ucx.context_query(context, &a), &a);
@@ -455,6 +471,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
 {
     struct sockaddr_storage sa;
     socklen_t sa_len = 0;
+    bool moved = false;
     struct sl_link *l = sl_xcalloc(1, sizeof *l);
     ucs_status_t s = UCS_OK;
     enum sl_err e;
@@ -467,7 +484,7 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
 
     e = sl_ucx_load(why);
     if (!e)
-        e = sl_resolve_wait(conf->listen, &sa, &sa_len, why);
+        e = resolve_listen(conf->listen, &sa, &sa_len, &moved, why);
     if (e)
         goto fail;
     s = context_open(conf, &sa, &l->context);
@@ -516,6 +533,11 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
     e = bound_address(l, why);
     if (e)
         goto fail;
+    if (moved)
+        SL_INFO("no network device has the address of transfer_listen and UCX takes no connections to it; "
+                "pages come "
+                "to 127.0.0.1 instead transfer_listen=%s address=%s",
+                conf->listen, l->address);
     *out = l;
     return SL_OK;
 fail:

@@ -228,6 +228,17 @@ static void all_ports_are_on_the_network_of_the_listener(void **state)
     rig_close(&n);
 }
 
+/* Nodes that play several machines on one, each with an address of its own and all with one port. */
+static void loopback_addresses_that_no_device_has_take_pages(void **state)
+{
+    (void)state;
+    struct xfer_pair t;
+    pair_open(&t, "ucx", &(struct rig_opts){.listen = "127.0.0.2:7399"},
+              &(struct rig_opts){.listen = "127.0.0.3:7399"});
+    pair_transfer(&t, "loopback", 1);
+    pair_close(&t);
+}
+
 /* What knocks at a port by mistake: UCX closes it and serves its peers. (Bytes made for it are another thing: see
  * docs/faults.md, 55.) */
 static void other_protocols_at_the_port_do_not_hurt(void **state)
@@ -268,6 +279,7 @@ int main(void)
         XFER_EACH_CASE(ENTRY) XFER_EACH_LARGE_CASE(ENTRY)
             cmocka_unit_test(shared_memory_carries_pages_and_sees_a_peer_go),
         cmocka_unit_test(all_ports_are_on_the_network_of_the_listener),
+        cmocka_unit_test(loopback_addresses_that_no_device_has_take_pages),
         cmocka_unit_test(other_protocols_at_the_port_do_not_hurt),
         cmocka_unit_test(name_server_that_hangs_holds_up_one_peer_only),
         cmocka_unit_test(a_peer_is_reached_by_name),
