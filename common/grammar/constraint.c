@@ -104,9 +104,9 @@ const uint64_t *sl_constraint_allowed(struct sl_constraint *c)
         return set;
     if (c->n_sets == MAX_SETS)
         forget_sets(c);
-    bool any;
+    bool any, is_new = sl_matcher_is_new(c->matcher);
     set = set_new(c);
-    if (!walk(c, set, false, &any)) {
+    if (!walk(c, set, is_new, &any)) {
         /* Some of the states are of former tokens. Without them what is left out depends on the text alone. */
         c->state = sl_matcher_forget(c->matcher, c->state);
         forget_sets(c);

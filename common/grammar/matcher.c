@@ -134,10 +134,15 @@ static bool may_end(const struct sl_matcher *m)
     return false;
 }
 
+bool sl_matcher_is_new(const struct sl_matcher *m)
+{
+    return m->n_states == SL_MATCHER_START + 1;
+}
+
 /* The first one has it always: some byte goes on. */
 static bool is_room(const struct sl_matcher *m)
 {
-    if (m->n_states == SL_MATCHER_START + 1)
+    if (sl_matcher_is_new(m))
         return true;
     return m->n_states < SL_MATCHER_LOOK && m->n_numbers + m->found.n <= SL_MATCHER_LOOK_NUMBERS;
 }

@@ -32,6 +32,8 @@ uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte);
  * and finds out nothing more until the next trim. */
 uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, uint8_t byte);
 bool sl_matcher_is_full(const struct sl_matcher *m);
+bool sl_matcher_is_new(
+    const struct sl_matcher *m); /* it has one state: all else was forgotten, or never asked */
 bool sl_matcher_ends(const struct sl_matcher *m, uint32_t state); /* the text may end here */
 /* Forgets all states but one when there are more than are kept; returns its new number, and true in *forgot. */
 uint32_t sl_matcher_trim(struct sl_matcher *m, uint32_t state, bool *forgot);
