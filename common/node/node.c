@@ -44,6 +44,20 @@ bool sl_node_idle(const struct sl_node *n)
     return n->legs.n_active == 0 && sl_xfer_open_sessions(n->xfer) == 0;
 }
 
+bool sl_node_last_words(struct sl_node *n)
+{
+    bool told = true;
+    for (size_t i = 0; i < n->n_routers; i++) {
+        if (sl_node_router_is_told(n->routers[i]))
+            continue;
+        told = false;
+        if (!n->last_words)
+            sl_node_router_beat(n->routers[i]);
+    }
+    n->last_words = true;
+    return told;
+}
+
 void sl_node_end_all(struct sl_node *n, enum sl_err code, const char *why)
 {
     sl_legs_end(n, 0, true, SLUICE__DONE_REASON__DONE_ERROR, code, why);

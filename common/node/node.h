@@ -80,6 +80,7 @@ struct sl_node {
     char *command_url, *transfer_address; /* as others reach them */
     bool draining;
     bool leaving;       /* told to stop: draining cannot be taken back */
+    bool last_words;    /* idle for good; the routers are asked whether they have the last events */
     uint32_t n_results; /* prompt chunks and tokens of the engine, for fault_hold_after */
     bool hold_over;
     struct sl_timer *drain_timer, *look_timer;
@@ -106,6 +107,8 @@ void sl_node_drain(struct sl_node *n, bool on, uint32_t deadline_ms);
 void sl_node_end_hold(struct sl_node *n);
 /* True when no sequence and no transfer is left. */
 bool sl_node_idle(const struct sl_node *n);
+/* Of an idle node that stops: true when every router that it is registered with has taken its last events. */
+bool sl_node_last_words(struct sl_node *n);
 /* Ends every leg: DONE_ERROR with this code. */
 void sl_node_end_all(struct sl_node *n, enum sl_err code, const char *why);
 

@@ -15,6 +15,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/notify.h"
@@ -22,7 +23,9 @@
 #include "common/node/node_leg.h"
 #include "common/node/node_program.h"
 
-#define LAST_WORDS_MS 300 /* events of the last round get this long to leave */
+/* What drain_ms leaves, and no less than this, is for the routers to take the last events; with drain_ms and STUCK_MS
+ * it is within TimeoutStopSec of deploy/systemd. */
+#define LAST_WORDS_MS 5000u
 /* looks per watchdog period: one layer may take longer than one of them */
 #define WATCHDOG_LOOKS 4
 
@@ -39,10 +42,10 @@ struct life {
     int argc;
     char **argv;
     int signal_fd;
-    bool stopping, hurried, last_words;
+    bool stopping, hurried;
     struct sl_timer *watchdog, *end;
     uint32_t watchdog_ms;
-    uint64_t progress;
+    uint64_t progress, drained_ms; /* the latter: when drain_ms is over, once it stops */
 };
 
 /* Everything of this node, UCX's and nng's threads too, stays on its CPUs: a fair comparison counts them. */
@@ -69,14 +72,19 @@ static void on_end(void *arg)
     sl_node_stop(f->node);
 }
 
-/* When nothing is left the last events get a moment to leave, then the loop ends. */
+/* When nothing is left but that the routers take the last events: without them a stream would stand still until its
+ * router takes the node for dead. */
 static void after_round(void *arg)
 {
     struct life *f = arg;
-    if (!f->stopping || f->last_words || !sl_node_idle(f->node))
+    if (!f->stopping || !sl_node_idle(f->node))
         return;
-    f->last_words = true;
-    sl_timer_set(f->end, LAST_WORDS_MS);
+    if (!f->node->last_words) {
+        uint64_t now = sl_now_ms();
+        sl_timer_set(f->end, f->drained_ms > now + LAST_WORDS_MS ? f->drained_ms - now : LAST_WORDS_MS);
+    }
+    if (sl_node_last_words(f->node))
+        sl_node_stop(f->node);
 }
 
 /* What a running node can take over, it does; the rest is told. A file that is wrong changes nothing. */
@@ -120,6 +128,7 @@ static void on_signal(void *arg, uint32_t events)
         f->stopping = f->node->leaving = true;
         sl_notify("STOPPING=1\nSTATUS=draining, %u requests", f->node->legs.n_active);
         uint32_t ms = f->conf->drain_ms;
+        f->drained_ms = sl_now_ms() + ms;
         sl_node_drain(f->node, true, ms ? ms : 1);
     }
 }

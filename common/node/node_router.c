@@ -17,6 +17,8 @@
 
 #define DEFAULT_HEARTBEAT_MS 1000u /* until the router says how often.. */
 #define DEFAULT_DEAD_MS      3000u /* ..and how long it may be silent */
+#define LEAVING_BEAT_MS      20u   /* while the node waits for nothing but that its last events are taken.. */
+#define LEAVING_DEAD_MS      5000u /* ..for which a router that is silent so long is not waited */
 #define REFUSED_RETRY_MS     5000u /* a person has to change something first */
 #define MAX_EVENTS_WAITING   1024u /* batches; more are lost, and asked for again because of the gap */
 #define MESSAGE_ARENA_BYTES  ((size_t)64 << 20) /* of one message, far more than any has */
@@ -49,8 +51,9 @@ struct sl_node_router {
     struct entry *entries;
     size_t n_entries, cap;
     size_t n_of_kind[N_ENTRY_KINDS];
-    uint64_t seq; /* of the last batch made */
-    bool gap;     /* the last one was lost and nothing was sent since */
+    uint64_t seq;   /* of the last batch made */
+    uint64_t taken; /* of the last one that the router said it took */
+    bool gap;       /* the last one was lost and nothing was sent since */
 };
 
 size_t sl_node_router_of_tag(uint64_t tag)
@@ -181,6 +184,7 @@ static void registered(struct sl_node_router *r, const Sluice__RegisterReply *m)
     sl_free(event_url);
     if (!same) {
         r->gap = r->seq > 0; /* the numbers that others got */
+        r->taken = 0;
         r->n_entries = 0;
         memset(r->n_of_kind, 0, sizeof r->n_of_kind);
     }
@@ -208,13 +212,18 @@ void sl_node_router_answer(struct sl_node_router *r, const struct sl_wire_in *in
         registered(r, e->register_reply);
     } else if (e->body_case == SLUICE__ENVELOPE__BODY_HEARTBEAT_REPLY && (in->tag & 0xff) == CALL_HEARTBEAT) {
         bool same = e->heartbeat_reply->router_boot_id == r->boot_id;
-        if (same)
+        if (same) {
             sl_node_router_heard(r);
+            r->taken = e->heartbeat_reply->has_events_taken ? e->heartbeat_reply->events_taken
+                                                            : r->seq; /* an older one does not say */
+        }
         if (!e->heartbeat_reply->known || !same) {
             r->registered = false;
             sl_timer_set(r->beat, 0);
         } else if (r->beat_wanted) {
             sl_timer_set(r->beat, 0);
+        } else if (r->node->last_words && !sl_node_router_is_told(r)) {
+            sl_timer_set(r->beat, LEAVING_BEAT_MS);
         }
         r->beat_wanted = false;
     } else if (e->body_case == SLUICE__ENVELOPE__BODY_COMMAND_REPLY) {
@@ -250,6 +259,12 @@ void sl_node_router_tell_info(struct sl_node_router *r)
 bool sl_node_router_registered(const struct sl_node_router *r)
 {
     return r->registered;
+}
+
+bool sl_node_router_is_told(const struct sl_node_router *r)
+{
+    return !r->registered || r->silent || (r->n_entries == 0 && !r->gap && r->taken >= r->seq) ||
+           sl_now_ms() - r->last_heard_ms > LEAVING_DEAD_MS;
 }
 
 struct sl_node_router *sl_node_router_find(struct sl_node *n, uint64_t boot_id)

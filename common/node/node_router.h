@@ -23,6 +23,8 @@ void sl_node_router_beat(struct sl_node_router *r);
 /* Registers anew soon: what the node says of itself has changed. */
 void sl_node_router_tell_info(struct sl_node_router *r);
 bool sl_node_router_registered(const struct sl_node_router *r);
+/* It has all that was told, or nobody can tell. */
+bool sl_node_router_is_told(const struct sl_node_router *r);
 
 /* What happened in this round; sent by sl_node_router_flush() as one message. Silently dropped for a router
  * that is gone. */

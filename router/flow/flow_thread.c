@@ -157,8 +157,11 @@ static void on_heartbeat(struct sl_flow *f, struct sl_wire_in *in)
     const Sluice__Heartbeat *hb = in->msg->heartbeat;
     Sluice__HeartbeatReply m = SLUICE__HEARTBEAT_REPLY__INIT;
     m.router_boot_id = f->conf.boot_id;
+    const struct sl_node *n = NULL;
     if (hb->router_boot_id == f->conf.boot_id)
-        m.known = sl_node_table_heartbeat(f->nodes, hb, sl_now_ms()) != NULL;
+        n = sl_node_table_heartbeat(f->nodes, hb, sl_now_ms());
+    m.known = m.has_events_taken = n != NULL;
+    m.events_taken = n ? n->event_seq : 0;
     sl_flow_refresh_ready(f);
     sl_flow_let_go(f);
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;

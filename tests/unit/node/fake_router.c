@@ -118,6 +118,8 @@ static void on_heartbeat(struct fake_router *r, struct sl_wire_in *in)
     Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
     reply.known = n && n->n_registered && in->msg->heartbeat->router_boot_id == r->boot_id;
     reply.router_boot_id = r->boot_id;
+    reply.has_events_taken = reply.known;
+    reply.events_taken = n && !r->takes_late ? n->last_seq : 0;
     e.body_case = SLUICE__ENVELOPE__BODY_HEARTBEAT_REPLY;
     e.heartbeat_reply = &reply;
     sl_wire_reply(in, &e);
@@ -396,9 +398,21 @@ pid_t fake_daemon_start(const char *program, const char *const *args)
     return pid;
 }
 
+static int how_it_ended(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
 int fake_daemon_wait(pid_t pid)
 {
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return how_it_ended(status);
+}
+
+int fake_daemon_wait_served(struct fake_router *r, pid_t pid)
+{
+    int status;
+    FAKE_WAIT(r, waitpid(pid, &status, WNOHANG) == pid);
+    return how_it_ended(status);
 }

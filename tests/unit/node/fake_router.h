@@ -59,6 +59,7 @@ struct fake_router {
     struct sl_wire_pull *pull;
     bool mute; /* answers nothing */
     bool refuse;
+    bool takes_late;    /* says that it has taken no events */
     uint32_t n_unheard; /* registrations that came while it was mute */
     uint32_t router_dead_ms;
     struct fake_node nodes[8];
@@ -119,6 +120,7 @@ void fake_expect_no_leak(struct fake_router *r, struct fake_node *n);
 
 /* ---- daemons ---- */
 pid_t fake_daemon_start(const char *program, const char *const *args);
-int fake_daemon_wait(pid_t pid); /* exit status, or -signal */
+int fake_daemon_wait(pid_t pid);                               /* exit status, or -signal */
+int fake_daemon_wait_served(struct fake_router *r, pid_t pid); /* the same, while its router answers it */
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -74,11 +75,10 @@ static int cluster_open(void **state)
 /* Each daemon still running drains and finds all its pages: exit status 0. */
 static void stop(struct cluster *c, pid_t *pid)
 {
-    (void)c;
     if (!*pid)
         return;
     kill(*pid, SIGTERM);
-    assert_int_equal(fake_daemon_wait(*pid), 0);
+    assert_int_equal(fake_daemon_wait_served(&c->router, *pid), 0);
     *pid = 0;
 }
 
@@ -593,8 +593,28 @@ static void node_at_sigterm_finishes_what_runs_and_takes_nothing_new(void **stat
     FAKE_WAIT(&c.router, q->d.done);
     assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_LENGTH);
     assert_int_equal(q->n_tokens, 300);
-    assert_int_equal(fake_daemon_wait(c.d_pid), 0);
+    assert_int_equal(fake_daemon_wait_served(&c.router, c.d_pid), 0);
     c.d_pid = 0;
+    close_own(&c);
+}
+
+/* Else the stream would stand still at its router until that takes the node for dead. */
+static void node_that_stops_waits_until_its_last_events_are_taken(void **state)
+{
+    (void)state;
+    struct cluster c;
+    cluster_open_with(&c, NULL, NULL);
+    char id[32];
+    struct fake_ask a = make_ask(&c, id, 0);
+    c.router.takes_late = true;
+    assert_int_equal(run(&c, &a)->n_tokens, 24);
+    kill(c.d_pid, SIGTERM);
+    FAKE_WAIT(&c.router, c.d->draining);
+    uint32_t beats = c.d->n_heartbeats + 100; /* many more than fit into a moment */
+    int status, ended = 0;
+    FAKE_WAIT(&c.router, c.d->n_heartbeats > beats || (ended = waitpid(c.d_pid, &status, WNOHANG)) != 0);
+    assert_int_equal(ended, 0);
+    c.router.takes_late = false;
     close_own(&c);
 }
 
@@ -614,7 +634,7 @@ static void drain_that_runs_out_of_time_gives_the_request_back(void **state)
     FAKE_WAIT(&c.router, q->d.done);
     assert_int_equal(q->d.reason, SLUICE__DONE_REASON__DONE_ERROR);
     assert_int_equal(q->d.code, SL_EDRAINING);
-    assert_int_equal(fake_daemon_wait(c.d_pid), 0);
+    assert_int_equal(fake_daemon_wait_served(&c.router, c.d_pid), 0);
     c.d_pid = 0;
     close_own(&c);
 }
@@ -826,6 +846,7 @@ int main(void)
         cmocka_unit_test(prefill_node_killed_in_the_middle_is_not_seen_in_the_tokens),
         cmocka_unit_test(decode_node_killed_in_the_middle_ends_the_prefill_leg),
         cmocka_unit_test(node_at_sigterm_finishes_what_runs_and_takes_nothing_new),
+        cmocka_unit_test(node_that_stops_waits_until_its_last_events_are_taken),
         cmocka_unit_test(drain_that_runs_out_of_time_gives_the_request_back),
         cmocka_unit_test(router_that_falls_silent_has_its_requests_canceled),
         cmocka_unit_test(changed_option_is_told_again_when_the_router_did_not_answer),
