@@ -108,14 +108,21 @@ static const char *ask_string(struct writer *w, const json_t *schema, struct sl_
 {
     const json_t *pattern = json_object_get(schema, "pattern"), *also;
     const char *format = json_string_value(json_object_get(schema, "format")), *word = NULL;
-    const char *of_format = format ? sl_text_format(format) : NULL;
+    const struct sl_text_format *f = format ? sl_text_format(format) : NULL;
     uint32_t min, max;
     size_t i;
-    counts_of(w, schema, "minLength", "maxLength", &min, &max);
+    const json_t *most = json_object_get(schema, "maxLength");
+    if (f && json_is_integer(most) &&
+        json_integer_value(most) >= f->longest) { /* no text of the format is longer */
+        min = count_of(w, schema, "minLength", 0);
+        max = UINT32_MAX;
+    } else {
+        counts_of(w, schema, "minLength", "maxLength", &min, &max);
+    }
     a->min = min > a->min ? min : a->min;
     a->max = max < a->max ? max : a->max;
-    if (of_format) {
-        sl_asked_add(a, SL_MATCH_WHOLE, of_format, strlen(of_format));
+    if (f) {
+        sl_asked_add(a, SL_MATCH_WHOLE, f->expression, strlen(f->expression));
         word = "format";
     }
     if (pattern && !json_is_string(pattern))

@@ -1,6 +1,7 @@
 /* common/grammar/text_format.c - each expression is within what its standard allows, and narrower where the standard is
  * wide: years from 0001, no leap seconds, letters T and Z; hosts of up to eight names of up to 30 letters, so that none is
- * longer than 253; mail without quotes and without Unicode. */
+ * longer than 253; mail without quotes and without Unicode; paths, queries and fragments of
+ * URIs of up to 256, 50 and 25 characters. */
 #include "common/grammar/text_format.h"
 
 #include <stddef.h>
@@ -30,27 +31,26 @@
 #define EMAIL "(?=[^@]{1,64}@)" WORD "(?:\\." WORD ")*@(?:" LABEL "\\.){1,7}[A-Za-z]{2,30}"
 #define PCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 #define URI                                                                                                  \
-    "[A-Za-z][A-Za-z0-9+.-]*:(?://" HOST "(?::[1-9]\\d{0,3})?(?:/" PCHAR "*)*|" PCHAR "+(?:/" PCHAR "*)*)"   \
-    "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
+    "[A-Za-z][A-Za-z0-9+.-]{0,18}:(?://" LABEL "(?:\\." LABEL "){0,4}(?::[1-9]\\d{0,3})?(?:/(?:" PCHAR       \
+    "|/){0,256})?|" PCHAR "(?:" PCHAR "|/){0,256})(?:\\?(?:" PCHAR "|[/?]){0,50})?(?:#(?:" PCHAR             \
+    "|[/?]){0,25})?"
 
-const char *sl_text_format(const char *name)
+const struct sl_text_format *sl_text_format(const char *name)
 {
-    static const struct {
-        const char *name, *expression;
-    } formats[] = {
-        {"date", DATE},
-        {"time", TIME},
-        {"date-time", DATE "T" TIME},
-        {"duration", DURATION},
-        {"uuid", "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"},
-        {"ipv4", IPV4},
-        {"ipv6", IPV6},
-        {"hostname", HOST},
-        {"email", EMAIL},
-        {"uri", URI},
+    static const struct sl_text_format formats[] = {
+        {"date", DATE, 10},
+        {"time", TIME, 21},
+        {"date-time", DATE "T" TIME, 32},
+        {"duration", DURATION, 44},
+        {"uuid", "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", 36},
+        {"ipv4", IPV4, 15},
+        {"ipv6", IPV6, 39},
+        {"hostname", HOST, 247},
+        {"email", EMAIL, 312},
+        {"uri", URI, 1200},
     };
     for (size_t i = 0; i < SL_COUNTOF(formats); i++)
         if (strcmp(formats[i].name, name) == 0)
-            return formats[i].expression;
+            return &formats[i];
     return NULL;
 }

@@ -2,7 +2,14 @@
 #ifndef SLUICE_COMMON_GRAMMAR_TEXT_FORMAT_H
 #define SLUICE_COMMON_GRAMMAR_TEXT_FORMAT_H
 
-/* What a whole text of the format matches, static; NULL: it is not kept to, and only describes. */
-const char *sl_text_format(const char *name);
+#include <stdint.h>
+
+struct sl_text_format {
+    const char *name, *expression; /* which a whole text matches */
+    uint32_t longest;              /* characters of such a text, at most */
+};
+
+/* Static; NULL: it is not kept to, and only describes. */
+const struct sl_text_format *sl_text_format(const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* tests/bench/cmd_policies.c - what decisions cost: processor time of one step plan, one placement, one
- * choice among those that wait, and of tokenising a long prompt. The clock is the thread's own, so that other
+ * choice among those that wait, of tokenising a long prompt, and of which tokens a schema allows. The clock is the thread's own, so that other
  * work on the machine counts little; the least of several rounds is what the code takes, the median what it
  * took here. */
 #include <math.h>
@@ -9,6 +9,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/philox.h"
+#include "common/grammar/constraint.h"
+#include "common/grammar/json_schema.h"
 #include "common/sched/cost_presets.h"
 #include "common/sched/step_plan.h"
 #include "common/text/tokenizer.h"
@@ -23,6 +25,7 @@
 #define HELD        1024u
 #define LONG_TOKENS 100000u
 #define NAME_BYTES  16u
+#define WALK_TOKENS 200u /* of an answer that has to fit a schema */
 
 struct options {
     char *model, *cost;
@@ -31,8 +34,9 @@ struct options {
 
 #define AT(member) offsetof(struct options, member)
 static const struct sl_conf_opt option_table[] = {
-    {"model", SL_CONF_STRING, AT(model), NULL, "model file whose tokenizer is measured; none = it is not", 0,
-     0, NULL},
+    {"model", SL_CONF_STRING, AT(model), NULL,
+     "model file whose tokenizer, and schemas with its tokens, are measured; none = they are not", 0, 0,
+     NULL},
     {"cost", SL_CONF_STRING, AT(cost), "h100-llama2-70b-tp4", "cost model that is planned with", 0, 0, NULL},
     {"rounds", SL_CONF_U32, AT(rounds), "15", "rounds; the least and the median are printed", 1, 10000, NULL},
     {NULL, 0, 0, NULL, NULL, 0, 0, NULL}};
@@ -201,6 +205,88 @@ static void measure_turns(uint32_t rounds)
     sl_free(held);
 }
 
+/* ---- schemas ---- */
+
+static const char *piece(const void *tokenizer, uint32_t id, size_t *n)
+{
+    return sl_tokenizer_piece(tokenizer, id, false, n);
+}
+
+/* An allowed token that ends neither a string nor a list, or else any, drawn by its number in the answer; SL_VOCAB_NO_ID: there is none. */
+static uint32_t draw(const struct sl_token_bytes *words, const uint64_t *allowed, uint32_t step)
+{
+    uint32_t start = (uint32_t)(sl_philox_uniform(4, 0, step) * words->n_vocab), plain = SL_VOCAB_NO_ID;
+    for (uint32_t k = 0; k < words->n_vocab; k++) {
+        uint32_t id = (start + k) % words->n_vocab, n = words->at[id + 1] - words->at[id];
+        if (!(allowed[id / 64] >> id % 64 & 1) || n == 0)
+            continue;
+        const char *bytes = words->bytes + words->at[id];
+        if (!memchr(bytes, '"', n) && !memchr(bytes, ']', n))
+            return id;
+        plain = plain == SL_VOCAB_NO_ID ? id : plain;
+    }
+    return plain;
+}
+
+/* An answer of random tokens: the compiling, and the sets of allowed tokens, by the token. */
+static void measure_schema(const char *name, const char *text, const struct sl_token_bytes *words,
+                           uint32_t rounds)
+{
+    struct sl_samples compile_us = {0}, mean_us = {0}, worst_us = {0};
+    json_t *schema = json_loads(text, 0, NULL);
+    for (uint32_t r = 0; r < rounds; r++) {
+        struct sl_grammar *g;
+        struct sl_why why = {0};
+        double began = cpu_us(), sum = 0, worst = 0;
+        uint32_t n = 0, id = 0;
+        SL_ASSERT(sl_json_schema_compile(schema, NULL, &g, &why) == SL_OK);
+        sl_samples_add(&compile_us, cpu_us() - began);
+        struct sl_constraint *c = sl_constraint_new(words, g, NULL, 0);
+        for (; n < WALK_TOKENS && id != SL_VOCAB_NO_ID; n++) {
+            began = cpu_us();
+            if (n)
+                sl_constraint_take(c, (int32_t)id);
+            const uint64_t *allowed = sl_constraint_allowed(c);
+            double us = cpu_us() - began;
+            sum += us;
+            worst = us > worst ? us : worst;
+            id = draw(words, allowed, n);
+        }
+        sl_samples_add(&mean_us, sum / n);
+        sl_samples_add(&worst_us, worst);
+        sl_constraint_free(c);
+    }
+    printf("schema: %-32s %9.0f us, then %7.1f us a token, %7.0f at most\n", name,
+           sl_samples_percentile(&compile_us, 0), sl_samples_percentile(&mean_us, 0),
+           sl_samples_percentile(&worst_us, 0));
+    sl_samples_fini(&compile_us);
+    sl_samples_fini(&mean_us);
+    sl_samples_fini(&worst_us);
+    json_decref(schema);
+}
+
+static void measure_schemas(const struct sl_tokenizer *t, uint32_t rounds)
+{
+    static const struct {
+        const char *name, *schema;
+    } cases[] = {
+        {"a string", "{\"type\":\"string\"}"},
+        {"a string of up to 1000", "{\"type\":\"string\",\"maxLength\":1000}"},
+        {"pattern ^[a-z ]+$", "{\"type\":\"string\",\"pattern\":\"^[a-z ]+$\"}"},
+        {"pattern foo, anywhere", "{\"type\":\"string\",\"pattern\":\"foo\"}"},
+        {"pattern ^[^x]+$, up to 1000", "{\"type\":\"string\",\"pattern\":\"^[^x]+$\",\"maxLength\":1000}"},
+        {"list of format date-time",
+         "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"format\":\"date-time\"}}"},
+        {"list of format email", "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"format\":\"email\"}}"},
+        {"list of numbers, -3.5 to 1200", "{\"type\":\"array\",\"items\":{\"type\":"
+                                          "\"number\",\"minimum\":-3.5,\"maximum\":1200}}"},
+    };
+    struct sl_token_bytes *words = sl_token_bytes_new(sl_tokenizer_n_vocab(t), piece, t);
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++)
+        measure_schema(cases[i].name, cases[i].schema, words, rounds);
+    sl_token_bytes_free(words);
+}
+
 /* ---- tokens ---- */
 
 /* Words of a prose that no file need bring: a few hundred of different length, commas, stops and numbers. */
@@ -257,6 +343,7 @@ static enum sl_err measure_tokens(const char *model, uint32_t rounds, struct sl_
                sl_samples_percentile(&speed, 50));
     sl_samples_fini(&speed);
     sl_free(text);
+    measure_schemas(t, rounds);
     sl_tokenizer_close(t);
     sl_vocab_src_fini(&vocab);
     return e;
@@ -281,7 +368,7 @@ static int run(const void *options, struct sl_why *why)
 const struct sl_bench_command sl_bench_policies = {
     .name = "policies",
     .usage = "[--model FILE]",
-    .help = "what decisions cost: step plan, placement, turns, tokens of a long prompt",
+    .help = "what decisions cost: step plan, placement, turns, tokens of a long prompt, schemas",
     .options = option_table,
     .options_bytes = sizeof(struct options),
     .run = run,
