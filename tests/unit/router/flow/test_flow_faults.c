@@ -750,7 +750,7 @@ static void deadline_passes_both_legs_are_canceled(void **state)
     rig_close(&r);
 }
 
-/* Each of n nodes, which all live, loses it once after a token. */
+/* Each of n nodes, which all live, loses it once after two tokens. */
 static void lose_once_at_each(uint32_t n)
 {
     struct scene s;
@@ -759,14 +759,14 @@ static void lose_once_at_each(uint32_t n)
         struct rig_node *d = s.d[i % n];
         struct rig_batch b;
         assert_int_equal(rig_accept(d, SUBMIT, NULL), i + 1);
-        rig_say(d, s.c.id, i + 1, i, (const char *[]){"a", "b", "c."}[i]);
-        rig_wait_tokens(&s.c, i + 1);
+        rig_say(d, s.c.id, i + 1, 2 * i, (const char *[]){"ab", "cd", "e."}[i]);
+        rig_wait_tokens(&s.c, 2 * (i + 1));
         rig_batch(&b, d);
         rig_done(&b, s.c.id, i + 1, DUTY_D, SLUICE__DONE_REASON__DONE_ERROR, SL_ELOST, NULL);
         rig_send(&b);
     }
     rig_wait_end(&s.c);
-    assert_string_equal(s.c.text, "abc");
+    assert_string_equal(s.c.text, "abcde");
     assert_string_equal(s.c.finish, "stop");
     end(&s);
 }
