@@ -67,6 +67,8 @@ FORMS = {
 
 def logprobs(rng, body):
     n = rng.randint(0, 4)
+    if body.get("echo"):
+        return {}  # prompt tokens have none
     return {"logprobs": True, "top_logprobs": n} if "messages" in body else {"logprobs": n}
 
 
