@@ -12,7 +12,7 @@ struct sl_constraint {
     const struct sl_token_bytes *tokens;
     struct sl_grammar *program;
     struct sl_matcher *matcher;
-    int32_t *ends;
+    int32_t *ends, mark;
     uint32_t n_ends, state;
     struct sl_hashmap *set_of; /* state -> its set */
     uint64_t *sets[MAX_SETS];
@@ -20,7 +20,7 @@ struct sl_constraint {
 };
 
 struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, struct sl_grammar *program,
-                                        const int32_t *ends, uint32_t n_ends)
+                                        const int32_t *ends, uint32_t n_ends, int32_t mark)
 {
     struct sl_constraint *c = sl_xcalloc(1, sizeof *c);
     c->tokens = tokens;
@@ -28,6 +28,7 @@ struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, str
     c->matcher = sl_matcher_new(program);
     c->ends = sl_xmemdup(ends, n_ends * sizeof *ends);
     c->n_ends = n_ends;
+    c->mark = mark;
     c->state = SL_MATCHER_START;
     c->set_of = sl_hashmap_new();
     return c;
@@ -97,6 +98,38 @@ static uint64_t *set_new(struct sl_constraint *c)
     return set;
 }
 
+static bool has_bytes(const struct sl_token_bytes *t, uint32_t token)
+{
+    return t->at[token] < t->at[token + 1];
+}
+
+static bool is_end(const struct sl_constraint *c, int32_t token)
+{
+    for (uint32_t i = 0; i < c->n_ends; i++)
+        if (c->ends[i] == token)
+            return true;
+    return false;
+}
+
+/* Where a token without bytes leads: only free text has any. */
+static uint32_t step_over(struct sl_constraint *c, int32_t token)
+{
+    uint32_t behind = sl_matcher_step(c->matcher, c->state, SL_MATCHER_MARK);
+    if (behind == SL_MATCHER_DEAD || is_end(c, token))
+        return SL_MATCHER_DEAD;
+    return token == c->mark ? behind : c->state;
+}
+
+/* Those without bytes. */
+static void allow_others(struct sl_constraint *c, uint64_t *set)
+{
+    if (sl_matcher_step(c->matcher, c->state, SL_MATCHER_MARK) == SL_MATCHER_DEAD)
+        return;
+    for (uint32_t i = 0; i < c->tokens->n_vocab; i++)
+        if (!has_bytes(c->tokens, i))
+            allow(set, i); /* ends too: free text may end */
+}
+
 const uint64_t *sl_constraint_allowed(struct sl_constraint *c)
 {
     uint64_t *set = sl_hashmap_get_u64(c->set_of, c->state);
@@ -117,6 +150,7 @@ const uint64_t *sl_constraint_allowed(struct sl_constraint *c)
         for (uint32_t i = 0; i < c->n_ends; i++)
             if (c->ends[i] >= 0 && (uint32_t)c->ends[i] < c->tokens->n_vocab)
                 allow(set, (uint32_t)c->ends[i]);
+    allow_others(c, set);
     return set;
 }
 
@@ -124,12 +158,13 @@ void sl_constraint_take(struct sl_constraint *c, int32_t token)
 {
     const struct sl_token_bytes *t = c->tokens;
     bool forgot;
-    if (token < 0 || (uint32_t)token >= t->n_vocab || t->at[token] == t->at[token + 1]) {
+    if (token < 0 || (uint32_t)token >= t->n_vocab)
         c->state = SL_MATCHER_DEAD;
-        return;
-    }
-    for (uint32_t k = t->at[token]; k < t->at[token + 1]; k++)
-        c->state = sl_matcher_step(c->matcher, c->state, (uint8_t)t->bytes[k]);
+    else if (!has_bytes(t, (uint32_t)token))
+        c->state = step_over(c, token);
+    else
+        for (uint32_t k = t->at[token]; k < t->at[token + 1]; k++)
+            c->state = sl_matcher_step(c->matcher, c->state, (uint8_t)t->bytes[k]);
     if (c->state == SL_MATCHER_DEAD)
         return;
     c->state = sl_matcher_trim(c->matcher, c->state, &forgot);

@@ -12,9 +12,10 @@
 struct sl_constraint; /* opaque */
 
 /* tokens outlives it; takes program. ends: tokens that end a text; where it may end they are allowed, and
- * where nothing else is. */
+ * where nothing else is. mark: the token without bytes that SL_INSN_MARK means, -1 = none; others without bytes
+ * may stand in free text and are passed over there. */
 struct sl_constraint *sl_constraint_new(const struct sl_token_bytes *tokens, struct sl_grammar *program,
-                                        const int32_t *ends, uint32_t n_ends);
+                                        const int32_t *ends, uint32_t n_ends, int32_t mark);
 void sl_constraint_free(struct sl_constraint *c); /* takes NULL */
 
 /* The set of allowed tokens, bit t % 64 of word t / 64: [(n_vocab + 63) / 64], until the next take. Never

@@ -12,7 +12,8 @@
 #define SL_GRAMMAR_MAX_INSNS (1u << 16) /* 12 bytes each; a schema of 64 KiB stays below in practice */
 
 enum sl_insn_op {
-    SL_INSN_BYTE,  /* one byte from lo to hi, then the next instruction */
+    SL_INSN_BYTE, /* one byte from lo to hi, then the next instruction */
+    SL_INSN_MARK, /* in free text: a token that has no bytes and stands for a call's begin, then the next one */
     SL_INSN_SPLIT, /* both at x and at y */
     SL_INSN_JUMP,  /* at x */
     SL_INSN_CALL,  /* at x, and when that returns at the next instruction */

@@ -777,22 +777,6 @@ static void write_schema(struct writer *w, const json_t *schema)
         refuse(w, SL_EINVAL, "type", "expected a name or a list of names");
 }
 
-/* The text: values of the schema, of which `value` is the rule, in their frame. */
-static void write_frame(struct writer *w, const struct sl_schema_frame *f, sl_label value)
-{
-    sl_label end = sl_write_label(&w->out);
-    sl_write_word(&w->out, f->before);
-    sl_write_call(&w->out, value);
-    for (uint32_t i = 1; i < f->max; i++) {
-        sl_write_or_at(&w->out, end);
-        sl_write_word(&w->out, f->between);
-        sl_write_call(&w->out, value);
-    }
-    sl_write_place(&w->out, end);
-    sl_write_word(&w->out, f->after);
-    sl_write_insn(&w->out, (struct sl_insn){.op = SL_INSN_END});
-}
-
 enum sl_err sl_json_schema_compile(const json_t *schema, const struct sl_schema_frame *frame,
                                    struct sl_grammar **out, struct sl_why *why)
 {
@@ -803,7 +787,7 @@ enum sl_err sl_json_schema_compile(const json_t *schema, const struct sl_schema_
     w.rule_of = sl_hashmap_new();
     sl_matching_init(&w.matching);
     sl_label start = sl_write_label(&w.out);
-    write_frame(&w, frame ? frame : &bare, start);
+    sl_write_frame(&w.out, frame ? frame : &bare, start);
     sl_json_rules(&w.out, &w.json);
     sl_write_place(&w.out, start);
     sl_write_jump(&w.out, rule_of(&w, schema, "", ""));

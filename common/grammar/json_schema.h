@@ -28,7 +28,7 @@
 
 #include <jansson.h>
 
-#include "common/grammar/grammar.h"
+#include "common/grammar/schema_frame.h"
 
 #define SL_SCHEMA_MAX_BYTES   (64u << 10) /* of its text */
 #define SL_SCHEMA_MAX_VALUES  1024        /* of an enum */
@@ -36,14 +36,6 @@
 #define SL_SCHEMA_REGEX       "x-sluice-regex"
 #define SL_SCHEMA_MAX_CHOICES 32   /* of anyOf and oneOf */
 #define SL_SCHEMA_MAX_REPEAT  1024 /* of minLength, maxLength, minItems, maxItems */
-
-/* What stands around values of the schema: before value (between value)* after, up to max values. */
-struct sl_schema_frame {
-    const char *before, *between, *after;
-    uint32_t max;
-};
-#define SL_SCHEMA_FRAME_BYTES 64 /* of each of its texts */
-#define SL_SCHEMA_MAX_FRAMED  32 /* values */
 
 /* frame NULL: one value and nothing around it. *out is the caller's. SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG; *why
  * names the place in the schema. */

@@ -20,10 +20,11 @@ struct state {
     uint32_t *threads;
     uint32_t n; /* numbers of threads */
     bool ends;
-    uint32_t *next; /* [256], NULL until asked for; UNKNOWN */
+    uint32_t *next; /* [SYMBOLS], NULL until asked for; UNKNOWN */
 };
 
 #define UNKNOWN UINT32_MAX
+#define SYMBOLS 257 /* bytes and the mark */
 
 struct seen {
     uint64_t digest;
@@ -98,6 +99,7 @@ static void follow(struct sl_matcher *m)
         const struct sl_insn *i = &m->program->insns[pc];
         switch ((enum sl_insn_op)i->op) {
         case SL_INSN_BYTE:
+        case SL_INSN_MARK:
         case SL_INSN_END:
             append(&m->found, &pc, 1);
             append(&m->found, &depth, 1);
@@ -213,46 +215,47 @@ struct sl_matcher *sl_matcher_new(const struct sl_grammar *p)
     return NULL;
 }
 
-static uint32_t find_next(struct sl_matcher *m, uint32_t state, uint8_t byte, bool limited)
+static uint32_t find_next(struct sl_matcher *m, uint32_t state, unsigned symbol, bool limited)
 {
     const struct state *s = &m->states[state];
     for (uint32_t i = 0; i < s->n; i += 2 + s->threads[i + 1]) {
         const struct sl_insn *n = &m->program->insns[s->threads[i]];
-        if (n->op == SL_INSN_BYTE && byte >= n->lo && byte <= n->hi)
+        if (n->op == SL_INSN_BYTE ? symbol >= n->lo && symbol <= n->hi
+                                  : n->op == SL_INSN_MARK && symbol == SL_MATCHER_MARK)
             push(m, s->threads[i] + 1, &s->threads[i + 2], s->threads[i + 1]);
     }
     follow(m);
     return keep_found(m, limited);
 }
 
-static uint32_t step(struct sl_matcher *m, uint32_t state, uint8_t byte, bool limited)
+static uint32_t step(struct sl_matcher *m, uint32_t state, unsigned symbol, bool limited)
 {
     if (state == SL_MATCHER_DEAD)
         return SL_MATCHER_DEAD;
     if (!m->states[state].next) {
-        m->states[state].next = sl_xalloc(256 * sizeof(uint32_t));
-        for (int i = 0; i < 256; i++)
+        m->states[state].next = sl_xalloc(SYMBOLS * sizeof(uint32_t));
+        for (int i = 0; i < SYMBOLS; i++)
             m->states[state].next[i] = UNKNOWN;
     }
-    if (m->states[state].next[byte] != UNKNOWN)
-        return m->states[state].next[byte];
-    uint32_t to = limited && m->full ? UNKNOWN : find_next(m, state, byte, limited);
+    if (m->states[state].next[symbol] != UNKNOWN)
+        return m->states[state].next[symbol];
+    uint32_t to = limited && m->full ? UNKNOWN : find_next(m, state, symbol, limited);
     if (to == UNKNOWN) {
         m->full = true;
         return SL_MATCHER_DEAD;
     }
-    m->states[state].next[byte] = to;
+    m->states[state].next[symbol] = to;
     return to;
 }
 
-uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte)
+uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, unsigned symbol)
 {
-    return step(m, state, byte, false);
+    return step(m, state, symbol, false);
 }
 
-uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, uint8_t byte)
+uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, unsigned symbol)
 {
-    return step(m, state, byte, true);
+    return step(m, state, symbol, true);
 }
 
 bool sl_matcher_is_full(const struct sl_matcher *m)

@@ -11,6 +11,7 @@
 
 #define SL_MATCHER_DEAD         0u /* no text of the program begins so */
 #define SL_MATCHER_START        1u
+#define SL_MATCHER_MARK         256u /* as a symbol: SL_INSN_MARK; leads somewhere exactly where a text is free */
 #define SL_MATCHER_MAX_DEPTH    128  /* rules inside each other; deeper texts are not read */
 #define SL_MATCHER_MAX_VISITS   4096 /* instructions looked at for one byte; what lies behind is not read */
 #define SL_MATCHER_KEEP         4096 /* states kept between two tokens: about 1 KiB each, and their threads: */
@@ -25,12 +26,12 @@ struct sl_matcher; /* opaque */
 struct sl_matcher *sl_matcher_new(const struct sl_grammar *p);
 void sl_matcher_free(struct sl_matcher *m); /* takes NULL */
 
-/* Where the byte leads from a state; SL_MATCHER_DEAD leads nowhere else. Numbers hold until the next trim. Allocates
- * when it was not asked before. */
-uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, uint8_t byte);
+/* Where a byte, or the mark, leads from a state; SL_MATCHER_DEAD leads nowhere else. Numbers hold until the next trim.
+ * Allocates when it was not asked before. */
+uint32_t sl_matcher_step(struct sl_matcher *m, uint32_t state, unsigned symbol);
 /* The same, but SL_MATCHER_DEAD too where there would be more states than SL_MATCHER_LOOK: the matcher is full then,
  * and finds out nothing more until the next trim. */
-uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, uint8_t byte);
+uint32_t sl_matcher_look(struct sl_matcher *m, uint32_t state, unsigned symbol);
 bool sl_matcher_is_full(const struct sl_matcher *m);
 bool sl_matcher_is_new(
     const struct sl_matcher *m); /* it has one state: all else was forgotten, or never asked */

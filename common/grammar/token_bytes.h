@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SL_TOKEN_MAX_BYTES 512 /* of one token; longer ones are never allowed */
+#define SL_TOKEN_MAX_BYTES 512 /* of one token; longer ones count as without text */
 
 /* The bytes of a token, n = 0: it stands for no text (control tokens). */
 typedef const char *sl_token_bytes_fn(const void *arg, uint32_t id, size_t *n);

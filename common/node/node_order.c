@@ -96,7 +96,7 @@ static enum sl_err check_sampling(const struct sl_order *o, struct sl_why *why)
     if (s->json_schema && strlen(s->json_schema) > SL_SCHEMA_MAX_BYTES)
         return sl_why_set(why, SL_ETOOBIG, "the schema has %zu bytes; at most %u are taken",
                           strlen(s->json_schema), SL_SCHEMA_MAX_BYTES);
-    const char *const frame[] = {s->schema_before, s->schema_between, s->schema_after};
+    const char *const frame[] = {s->schema_before, s->schema_between, s->schema_after, s->schema_mark};
     for (size_t i = 0; i < SL_COUNTOF(frame); i++)
         if (frame[i] && strlen(frame[i]) > SL_SCHEMA_FRAME_BYTES)
             return sl_why_set(why, SL_ETOOBIG, "a text around the schema has %zu bytes; at most %u are taken",
@@ -223,11 +223,14 @@ static enum sl_err constraint_of(const struct sl_order *o, struct sl_node_words 
     const struct sl_schema_frame frame = {.before = s->schema_before ? s->schema_before : "",
                                           .between = s->schema_between ? s->schema_between : "",
                                           .after = s->schema_after ? s->schema_after : "",
-                                          .max = s->schema_max ? s->schema_max : 1};
+                                          .max = s->schema_max ? s->schema_max : 1,
+                                          .mark = s->schema_mark,
+                                          .again = s->schema_again};
     err = sl_json_schema_compile(schema, &frame, &grammar, why);
     json_decref(schema);
     if (err == SL_OK)
-        *out = sl_constraint_new(tokens, grammar, s->stop_ids, (uint32_t)s->n_stop_ids);
+        *out = sl_constraint_new(tokens, grammar, s->stop_ids, (uint32_t)s->n_stop_ids,
+                                 s->has_schema_mark_token ? s->schema_mark_token : -1);
     return err;
 }
 

@@ -79,7 +79,7 @@ static void read_chat(const struct sl_fields *f, struct sl_oai_request *r)
     r->template_kwargs = sl_field_object(f, "chat_template_kwargs");
     r->tools = sl_field_array(f, "tools");
     if (r->tools)
-        sl_tools_check(r->tools, true, f->fault);
+        sl_tools_check(r->tools, f->fault);
     r->continue_final_message = sl_field_bool(f, "continue_final_message", false);
     r->add_generation_prompt = sl_field_bool(f, "add_generation_prompt", !r->continue_final_message);
 }

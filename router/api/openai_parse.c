@@ -337,6 +337,8 @@ static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
     const json_t *tools = sl_field_array(f, "tools");
     const json_t *choice = sl_field(f, "tool_choice");
     const char *word = json_is_string(choice) ? json_string_value(choice) : NULL;
+    size_t i;
+    json_t *tool;
     bool none = word && strcmp(word, "none") == 0;
     bool must = json_is_object(choice) || (word && strcmp(word, "required") == 0);
     out->one_call = !sl_field_bool(f, "parallel_tool_calls", true);
@@ -346,17 +348,24 @@ static void read_tools(const struct sl_fields *f, struct sl_oai_request *out)
     else if (choice && !none && !must && !(word && strcmp(word, "auto") == 0))
         sl_fault_set(f->fault, SL_EINVAL, "tool_choice",
                      "tool_choice must be \"auto\", \"none\", \"required\" or name a function.");
-    else if (some && sl_tools_check(tools, must, f->fault) && !none)
+    else if (some && sl_tools_check(tools, f->fault) && !none)
         out->tools = tools;
-    if (!out->tools || !must)
+    if (!out->tools)
         return;
-    out->must_call = true;
+    out->must_call = must;
+    json_array_foreach ((json_t *)tools, i, tool)
+        out->strict |= sl_tool_is_strict(tool);
+    if (!must && !out->strict)
+        return;
     if (json_is_object(choice))
         read_named_tool(f, choice, tools, out);
     if (out->req->sampling.json_schema)
-        sl_fault_set(f->fault, SL_EINVAL, "tool_choice",
-                     "A call cannot be forced beside an answer that has to fit a form.");
-    must_end(f, "a tool_choice that forces a call");
+        sl_fault_set(
+            f->fault, SL_EINVAL, must ? "tool_choice" : "tools",
+            must ? "A call cannot be forced beside an answer that has to fit a form."
+                 : "A strict tool cannot be called beside an answer that has to fit a form; send one of "
+                   "them.");
+    must_end(f, must ? "a tool_choice that forces a call" : "a strict tool");
 }
 
 /* ---- sampling ---- */

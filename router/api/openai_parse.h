@@ -49,7 +49,7 @@ struct sl_oai_request {
     const json_t *messages;                       /* SL_PROMPT_MESSAGES: checked by chat_messages.h */
     const json_t *template_kwargs;                /* object or NULL */
     const json_t *tools;                          /* the model may call: checked; NULL = none */
-    bool must_call, one_call;                     /* it has to; at most one */
+    bool must_call, strict, one_call;             /* it has to; some tool is strict; at most one call */
     char forced_tool[SL_TOOL_NAME_MAX_BYTES + 1]; /* the one it has to call; "" = any */
     const struct sl_tool_format *tool_format;     /* how, prompt.h knows; NULL when tools is */
     bool add_generation_prompt, continue_final_message;

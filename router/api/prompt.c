@@ -171,18 +171,25 @@ static bool make_tokens(const struct sl_prompt_conf *conf, const struct sl_oai_r
     return ok;
 }
 
-/* The control token in front of a call that has to come: it stands for no text, so no text leads to it. */
-static bool add_begin(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
-                      struct sl_oai_prompt *p, struct sl_fault *fault)
+/* A call's begin where that is a control token; a vocabulary that lacks it gives several. */
+static bool begin_of(const struct sl_prompt_conf *conf, const struct sl_oai_request *r, int32_t **tokens,
+                     uint32_t *n, struct sl_fault *fault)
 {
     const char *begin = r->tool_format->begin;
     const struct sl_encode_in in = {.text = begin,
                                     .len = strlen(begin),
                                     .flags = SL_TOK_PARSE_SPECIAL,
                                     .max_tokens = SL_TOOL_CALL_MAX_BYTES};
+    return sl_prompt_encode(conf, &in, r->req->arena, tokens, n, fault);
+}
+
+/* The control token in front of a call that has to come: it stands for no text, so no text leads to it. */
+static bool add_begin(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
+                      struct sl_oai_prompt *p, struct sl_fault *fault)
+{
     int32_t *more, *all;
     uint32_t n;
-    if (!sl_prompt_encode(conf, &in, r->req->arena, &more, &n, fault))
+    if (!begin_of(conf, r, &more, &n, fault))
         return false;
     all = sl_arena_alloc(r->req->arena, ((size_t)p->n_tokens + n) * sizeof *all);
     if (!all)
@@ -231,12 +238,22 @@ static bool make_one(const struct sl_prompt_conf *conf, const struct sl_oai_requ
     return true;
 }
 
+static bool hold_calls(const struct sl_prompt_conf *conf, const struct sl_oai_request *r,
+                       struct sl_fault *fault)
+{
+    int32_t *begin;
+    uint32_t n = 0;
+    if (r->tool_format->begin_is_control && !begin_of(conf, r, &begin, &n, fault))
+        return false;
+    return sl_tool_force(r, n == 1 ? begin[0] : -1, fault);
+}
+
 bool sl_prompt_make(const struct sl_prompt_conf *conf, struct sl_oai_request *r, struct sl_fault *fault)
 {
     if (r->tools && conf->tool_format) {
         r->tool_format = conf->tool_format;
         r->req->skip_special &= !r->tool_format->begin_is_control;
-        if (r->must_call && !sl_tool_force(r, fault))
+        if ((r->must_call || r->strict) && !hold_calls(conf, r, fault))
             return false;
     }
     for (uint32_t i = 0; i < r->n_prompts; i++)

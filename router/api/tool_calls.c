@@ -55,7 +55,12 @@ static bool fault_at(struct sl_fault *fault, enum sl_err err, size_t i, const ch
     return sl_fault_set(fault, err, param, "%s: %s", param, text);
 }
 
-bool sl_tools_check(const json_t *tools, bool forced, struct sl_fault *fault)
+bool sl_tool_is_strict(const json_t *tool)
+{
+    return json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+}
+
+bool sl_tools_check(const json_t *tools, struct sl_fault *fault)
 {
     size_t i;
     json_t *tool;
@@ -74,10 +79,6 @@ bool sl_tools_check(const json_t *tools, bool forced, struct sl_fault *fault)
                             "expected 1 to 64 letters, digits, underscores or dashes.");
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
             return fault_at(fault, SL_EINVAL, i, "function.parameters", "expected a JSON schema, an object.");
-        if (!forced && json_is_true(json_object_get(function, "strict")))
-            return fault_at(
-                fault, SL_EUNSUPPORTED, i, "function.strict",
-                "arguments are held to their schema only where tool_choice forces a call; leave strict out.");
     }
     return true;
 }

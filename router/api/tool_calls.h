@@ -28,9 +28,10 @@ struct sl_tool_format {
 /* The format a chat template teaches, NULL: none of those known, or source is NULL. */
 const struct sl_tool_format *sl_tool_format_of(const char *template_source);
 
-/* tools of a body: checked; forced: the model has to call one, so strict can be kept. The fault's param names what is
- * wrong. */
-bool sl_tools_check(const json_t *tools, bool forced, struct sl_fault *fault);
+/* tools of a body: checked. The fault's param names what is wrong. */
+bool sl_tools_check(const json_t *tools, struct sl_fault *fault);
+/* The tool's arguments have to fit its schema. */
+bool sl_tool_is_strict(const json_t *tool);
 
 struct sl_tool_filter; /* opaque; one per choice */
 

@@ -44,41 +44,57 @@ static void lead_refs(json_t *j, const char *prefix, bool named)
     }
 }
 
-/* {"name": "f", "arguments": {...}}, number i of the list. */
-static json_t *call_schema(const struct sl_tool_format *format, const json_t *function, size_t i)
+/* {"name": "f", "arguments": {...}}, number i of a list in group g; held: the arguments fit the parameters. */
+static json_t *call_schema(const struct sl_tool_format *format, const json_t *function, bool held, size_t g,
+                           size_t i)
 {
-    const json_t *parameters = json_object_get(function, "parameters");
+    const json_t *parameters = held ? json_object_get(function, "parameters") : NULL;
     json_t *arguments =
         json_object_size(parameters) ? json_deep_copy(parameters) : json_pack("{s:s}", "type", "object");
     char prefix[96];
-    snprintf(prefix, sizeof prefix, "#/anyOf/%zu/properties/%s", i, format->arguments);
+    snprintf(prefix, sizeof prefix, "#/anyOf/%zu/anyOf/%zu/properties/%s", g, i, format->arguments);
     lead_refs(arguments, prefix, false);
     return json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s, s]}", "type", "object", "properties", "name", "const",
                      json_object_get(function, "name"), format->arguments, arguments, "required", "name",
                      format->arguments);
 }
 
+/* In groups: there may be more tools than one anyOf takes. */
 static json_t *any_call(const struct sl_oai_request *r)
 {
-    json_t *list = json_array(), *tool;
+    json_t *groups = json_array(), *list = NULL, *tool;
     size_t i;
     json_array_foreach ((json_t *)r->tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
-        if (!r->forced_tool[0] || strcmp(name, r->forced_tool) == 0)
-            json_array_append_new(list, call_schema(r->tool_format, function, json_array_size(list)));
+        bool held = r->must_call || sl_tool_is_strict(tool);
+        if (r->forced_tool[0] && strcmp(name, r->forced_tool) != 0)
+            continue;
+        if (!list || json_array_size(list) == SL_SCHEMA_MAX_CHOICES) {
+            list = json_array();
+            json_array_append_new(groups, json_pack("{s:o}", "anyOf", list));
+        }
+        json_array_append_new(list, call_schema(r->tool_format, function, held, json_array_size(groups) - 1,
+                                                json_array_size(list)));
     }
-    return json_pack("{s:o}", "anyOf", list);
+    return json_pack("{s:o}", "anyOf", groups);
 }
 
-bool sl_tool_force(const struct sl_oai_request *r, struct sl_fault *fault)
+bool sl_tool_force(const struct sl_oai_request *r, int32_t begin_token, struct sl_fault *fault)
 {
     const struct sl_tool_format *f = r->tool_format;
     Sluice__Sampling *s = &r->req->sampling;
-    const struct sl_schema_frame frame = {.before = f->forced.before,
-                                          .between = f->forced.between ? f->forced.between : "",
-                                          .after = f->forced.after,
-                                          .max = r->one_call || !f->forced.between ? 1 : CALLS_MAX};
+    struct sl_schema_frame frame = {.before = f->forced.before,
+                                    .between = f->forced.between ? f->forced.between : "",
+                                    .after = f->forced.after,
+                                    .max = r->one_call || !f->forced.between ? 1 : CALLS_MAX};
+    if (!r->must_call) {
+        frame.mark = f->begin ? f->begin : "";
+        if (strncmp(frame.before, frame.mark, strlen(frame.mark)) == 0)
+            frame.before += strlen(frame.mark); /* no control token: it stands in the text */
+        frame.again = f->end && !r->one_call;
+        frame.max = frame.again ? 1 : frame.max; /* the next one has a mark of its own */
+    }
     json_t *schema = any_call(r);
     bool ok = sl_oai_keep_schema(schema, &frame, "tools", r->req, fault);
     json_decref(schema);
@@ -89,5 +105,10 @@ bool sl_tool_force(const struct sl_oai_request *r, struct sl_fault *fault)
     s->schema_after = (char *)(uintptr_t)frame.after;
     s->has_schema_max = true;
     s->schema_max = frame.max;
+    s->schema_mark = (char *)(uintptr_t)frame.mark;
+    s->has_schema_mark_token = frame.mark && begin_token >= 0;
+    s->schema_mark_token = begin_token;
+    s->has_schema_again = true;
+    s->schema_again = frame.again;
     return true;
 }

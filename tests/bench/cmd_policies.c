@@ -241,7 +241,7 @@ static void measure_schema(const char *name, const char *text, const struct sl_t
         uint32_t n = 0, id = 0;
         SL_ASSERT(sl_json_schema_compile(schema, NULL, &g, &why) == SL_OK);
         sl_samples_add(&compile_us, cpu_us() - began);
-        struct sl_constraint *c = sl_constraint_new(words, g, NULL, 0);
+        struct sl_constraint *c = sl_constraint_new(words, g, NULL, 0, -1);
         for (; n < WALK_TOKENS && id != SL_VOCAB_NO_ID; n++) {
             began = cpu_us();
             if (n)

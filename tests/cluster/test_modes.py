@@ -135,6 +135,37 @@ class Modes(unittest.TestCase):
             self.assertEqual(each["colocated"], each["hybrid"])
             c.wait_idle()
 
+    def test_calls_of_its_own_will_fit_strict_tools_in_all_modes(self):
+        number = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"], "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": "add", "strict": True, "parameters": number}}]
+        with Cluster(model_options=["--tools"]) as c:
+            _, doc, _ = c.status("/tokenize", {"content": "<tool_call>"})
+            (mark,) = doc["tokens"]
+            # the random model seldom says the mark without a bias, and with the largest one it says nothing else where text is free
+            for bias, parallel in ((0, True), (9, True), (100, False)):
+                each = {}
+                for mode in ("colocated", "pd", "hybrid"):
+                    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello " * 40}], "max_tokens": 300, "temperature": 1.5, "seed": 5, "n": 3,
+                            "tools": tools, "parallel_tool_calls": parallel, "cache_salt": mode, "logit_bias": {str(mark): bias}}
+                    status, doc, _ = c.status("/v1/chat/completions", body, {"X-Sluice-Mode": mode})
+                    self.assertEqual(status, 200, doc)
+                    each[mode] = [(choice["finish_reason"], choice["message"]["content"],
+                                   [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in choice["message"].get("tool_calls") or []])
+                                  for choice in doc["choices"]]
+                    calls = [call for _, _, made in each[mode] for call in made]
+                    for name, arguments in calls:
+                        self.assertEqual((name, list(arguments)), ("add", ["n"]))
+                        self.assertIn(arguments["n"], (1, 2, 3))
+                    if bias < 100:
+                        self.assertTrue(any(content for _, content, _ in each[mode]), each[mode])
+                    if bias > 0:
+                        self.assertTrue(calls, each[mode])
+                    if not parallel:
+                        self.assertEqual([(reason, content, len(made)) for reason, content, made in each[mode]], 3 * [("tool_calls", None, 1)])
+                self.assertEqual(each["colocated"], each["pd"])
+                self.assertEqual(each["colocated"], each["hybrid"])
+            c.wait_idle()
+
     def test_equal_finds_no_difference(self):
         with Cluster() as c:
             r = subprocess.run([harness.program("sluice-bench"), "equal", "--url", c.url, "--prompt-tokens", "9,70",

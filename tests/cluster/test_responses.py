@@ -95,7 +95,7 @@ class Responses(unittest.TestCase):
             c.wait_idle()
 
     def test_tools_are_called_and_answered(self):
-        tool = {"type": "function", "name": "weather", "description": "Of a city.", "parameters": PARAMETERS}
+        tool = {"type": "function", "name": "weather", "description": "Of a city.", "parameters": PARAMETERS, "strict": True}
         with Cluster(model_options=["--tools"]) as c:
             client = self.client(c)
             nested = [{"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}]

@@ -243,8 +243,9 @@ static enum sl_err shape_check(const struct sl_make_model *m, struct sl_why *why
     if (!known)
         return sl_why_set(why, SL_EINVAL,
                           "architecture %s is not known here; take llama, qwen2, qwen3 or gemma3", m->arch);
-    if (!sl_make_vocab_ok(m->n_vocab))
-        return sl_why_set(why, SL_EINVAL, "a vocabulary of %u tokens cannot be made; take 259 to 400000",
+    if (!sl_make_vocab_ok(m->n_vocab, m->tools))
+        return sl_why_set(why, SL_EINVAL,
+                          "a vocabulary of %u tokens cannot be made; take 259, with tools 260, to 400000",
                           m->n_vocab);
     if (m->n_layers == 0 || m->n_layers > 400 || m->n_heads == 0 || m->n_kv_heads == 0 ||
         m->n_heads % m->n_kv_heads != 0 || m->head_dim == 0 || m->head_dim % 2 != 0)

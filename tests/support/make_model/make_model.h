@@ -48,7 +48,7 @@ SL_MUST_CHECK enum sl_err sl_make_model_write(const struct sl_make_model *m, con
 /* make_vocab.c: tokens, types, merges, ids and the chat template as GGUF key-value pairs appended to kv;
  * returns how many. weak[n_vocab] is set for tokens whose rows should be weak. n_vocab must pass
  * sl_make_vocab_ok(). */
-bool sl_make_vocab_ok(uint32_t n_vocab);
+bool sl_make_vocab_ok(uint32_t n_vocab, bool tools);
 uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool tools, bool *weak);
 
 /* make_gguf.c: GGUF's primitives. */

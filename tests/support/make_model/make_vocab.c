@@ -1,7 +1,7 @@
 /* tests/support/make_model/make_vocab.c - a byte-level BPE vocabulary of any size that a GPT-2 style
  * tokenizer accepts.
  *
- * Ids: 3 special tokens, the 256 bytes in GPT-2's order (printable ones first), then one token per merge.
+ * Ids: 3 special tokens, with tools the mark of a call, the 256 bytes in GPT-2's order (printable ones first), then one token per merge.
  * Merges: common words letter by letter and with a leading space, then all letter pairs, pairs with a space,
  * triples, triples with a space, quads, until the vocabulary is full. Every merge joins two tokens that exist
  * already. */
@@ -17,6 +17,7 @@
 #define SPACE        "\xc4\xa0" /* U+0120, how byte-level BPE writes a space */
 #define TYPE_NORMAL  1
 #define TYPE_CONTROL 3
+#define TYPE_USER    4 /* one token, shown as text: what Qwen has for <tool_call> */
 
 static const char *const specials[N_SPECIAL] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
 
@@ -135,9 +136,9 @@ static void letters_add(struct vocab *v, unsigned length, unsigned n_left, bool 
     }
 }
 
-bool sl_make_vocab_ok(uint32_t n_vocab)
+bool sl_make_vocab_ok(uint32_t n_vocab, bool tools)
 {
-    return n_vocab >= N_SPECIAL + 256 && n_vocab <= 400000;
+    return n_vocab >= N_SPECIAL + tools + 256 && n_vocab <= 400000;
 }
 
 uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool tools, bool *weak)
@@ -148,6 +149,10 @@ uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool tools, bool *we
     for (size_t i = 0; i < N_SPECIAL; i++) {
         weak[i] = true;
         token_add(&v, specials[i]);
+    }
+    if (tools) {
+        weak[v.n_tokens] = true;
+        token_add(&v, "<tool_call>");
     }
     bytes_add(&v, weak);
     words_add(&v);
@@ -167,7 +172,7 @@ uint64_t sl_make_vocab(struct sl_buf *kv, uint32_t n_vocab, bool tools, bool *we
     sl_buf_append(kv, v.tokens.data, v.tokens.len);
     sl_make_kv_array(kv, "tokenizer.ggml.token_type", SL_GGUF_I32, v.n_tokens);
     for (uint64_t i = 0; i < v.n_tokens; i++)
-        sl_make_u32(kv, i < N_SPECIAL ? TYPE_CONTROL : TYPE_NORMAL);
+        sl_make_u32(kv, i < N_SPECIAL ? TYPE_CONTROL : i == N_SPECIAL && tools ? TYPE_USER : TYPE_NORMAL);
     sl_make_kv_array(kv, "tokenizer.ggml.merges", SL_GGUF_STRING, v.n_merges);
     if (v.n_merges > 0)
         sl_buf_append(kv, v.merges.data, v.merges.len);

@@ -1,5 +1,4 @@
-/* Random tokens out of the allowed ones make texts that fit; the set is what trying each token alone gives.
- */
+/* Random tokens out of the allowed ones make texts that fit; the set is what trying each token alone gives. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,12 +16,13 @@
 #include "common/grammar/matcher.h"
 #include "tests/support/support.h"
 
-/* Tokens 0-255 are bytes, then some words, then two control tokens. */
-static const char *const words[] = {"{\"",  "\":",    "\", \"", "\"}", "name", "true",  "false",
-                                    "null", "  ",     "\n  ",   "ab",  "abc",  "abd",   "123",
-                                    "\xc3", "\xa9\"", "[[",     "]]",  "]]]",  "\"a\"", "\"a\":"};
+/* Tokens 0-255 are bytes, then some words, then control tokens: two that end a text, a mark and another. */
+static const char *const words[] = {
+    "{\"",  "\":",   "\", \"", "\"}", "name",  "true",  "false",    "null", "  ",
+    "\n  ", "ab",    "abc",    "abd", "123",   "\xc3",  "\xa9\"",   "[[",   "]]",
+    "]]]",  "\"a\"", "\"a\":", "<c",  "<call", "call>", "<call>\n", ">\n",  "\n</call>"};
 
-enum { N_WORDS = SL_COUNTOF(words), END = 256 + N_WORDS, OTHER_END, N_VOCAB };
+enum { N_WORDS = SL_COUNTOF(words), END = 256 + N_WORDS, OTHER_END, MARK, CONTROL, N_VOCAB };
 
 static const char *bytes_of(const void *arg, uint32_t id, size_t *n)
 {
@@ -39,15 +39,21 @@ static bool has(const uint64_t *set, uint32_t t)
     return set[t / 64] >> t % 64 & 1;
 }
 
-static struct sl_constraint *open_constraint(const struct sl_token_bytes *tokens, const char *schema)
+static struct sl_constraint *open_framed(const struct sl_token_bytes *tokens, const char *schema,
+                                         const struct sl_schema_frame *frame)
 {
     static const int32_t ends[] = {END, OTHER_END};
     struct sl_why why = {0};
     struct sl_grammar *p;
     json_t *j = json_loads(schema, JSON_DECODE_ANY, NULL);
-    assert_int_equal(sl_json_schema_compile(j, NULL, &p, &why), SL_OK);
+    assert_int_equal(sl_json_schema_compile(j, frame, &p, &why), SL_OK);
     json_decref(j);
-    return sl_constraint_new(tokens, p, ends, 2);
+    return sl_constraint_new(tokens, p, ends, 2, MARK);
+}
+
+static struct sl_constraint *open_constraint(const struct sl_token_bytes *tokens, const char *schema)
+{
+    return open_framed(tokens, schema, NULL);
 }
 
 static const char *const schemas[] = {
@@ -152,6 +158,105 @@ static void random_texts_are_json(void **unused)
     sl_token_bytes_free(tokens);
 }
 
+/* 1: free text. 0: in a call that fits so far. -1: no such text. */
+static int judge_calls(const char *text, size_t n, size_t *n_calls)
+{
+    const char *at = text, *end = text + n, *found;
+    *n_calls = 0;
+    while ((found = memmem(at, (size_t)(end - at), "<call>", 6))) {
+        at = found + 6;
+        if (at == end)
+            return 0;
+        if (*at++ != '\n')
+            return -1;
+        json_error_t where;
+        json_t *call = json_loadb(at, (size_t)(end - at), JSON_DISABLE_EOF_CHECK, &where);
+        if (!call)
+            return json_error_code(&where) == json_error_premature_end_of_input || memchr(at, '\0', 1) ? 0
+                                                                                                       : 0;
+        at += where.position;
+        const json_t *arguments = json_object_get(call, "arguments");
+        const char *name = json_string_value(json_object_get(call, "name"));
+        bool fits = name && (strcmp(name, "ab") == 0 ? json_is_boolean(json_object_get(arguments, "a")) &&
+                                                           json_object_size(arguments) == 1
+                                                     : strcmp(name, "abc") == 0 && json_is_object(arguments));
+        json_decref(call);
+        size_t have = (size_t)(end - at) < 8 ? (size_t)(end - at) : 8;
+        if (!fits || memcmp(at, "\n</call>", have) != 0)
+            return -1;
+        if (have < 8)
+            return 0;
+        at += 8;
+        ++*n_calls;
+    }
+    return 1;
+}
+
+static bool breaks(const char *text, size_t n_text, uint32_t token)
+{
+    char all[8192 + SL_TOKEN_MAX_BYTES];
+    size_t n, n_calls;
+    const char *b = bytes_of(NULL, token, &n);
+    memcpy(all, text, n_text);
+    memcpy(all + n_text, b, n);
+    return judge_calls(all, n_text + n, &n_calls) < 0;
+}
+
+/* Random walks through free text, near misses of the mark and calls; ends are where no call is open. */
+static void text_is_free_and_calls_in_it_fit(void **unused)
+{
+    static const char schema[] = "{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"name\":{\"const\":"
+                                 "\"ab\"},\"arguments\":{\"type\":\"object\","
+                                 "\"properties\":{\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"]}},"
+                                 "\"required\":[\"name\",\"arguments\"]},"
+                                 "{\"type\":\"object\",\"properties\":{\"name\":{\"const\":\"abc\"},"
+                                 "\"arguments\":{\"type\":\"object\"}},"
+                                 "\"required\":[\"name\",\"arguments\"]}]}";
+    static const struct sl_schema_frame frame = {
+        .before = "\n", .between = "", .after = "\n</call>", .max = 1, .mark = "<call>", .again = true};
+    struct sl_token_bytes *tokens = sl_token_bytes_new(N_VOCAB, bytes_of, NULL);
+    unsigned long long random = 7;
+    size_t all_calls = 0, near_misses = 0;
+    (void)unused;
+    for (unsigned round = 0; round < 300; round++) {
+        struct sl_constraint *c = open_framed(tokens, schema, &frame);
+        char text[8192];
+        size_t n_text = 0, calls = 0;
+        for (int step = 0; step < 200; step++) {
+            const uint64_t *set = sl_constraint_allowed(c);
+            uint32_t likely[N_VOCAB], allowed[N_VOCAB], n_likely = 0, n = 0;
+            int is_free = judge_calls(text, n_text, &calls);
+            if (is_free < 0)
+                fail_msg("round %u: %.*s", round, (int)n_text, text);
+            for (uint32_t t = 0; t < N_VOCAB; t++) {
+                if (t >= END)
+                    assert_int_equal(has(set, t), is_free);
+                else if (is_free && !has(set, t))
+                    assert_true(breaks(text, n_text, t));
+                if (has(set, t) && t != END && t != OTHER_END)
+                    allowed[n++] = t;
+                if (has(set, t) &&
+                    ((t >= 256 && t < END) || t == MARK || (t < 256 && strchr("\"{}]<>", (int)t) && t)))
+                    likely[n_likely++] = t;
+            }
+            assert_true(n > 0);
+            uint32_t t = n_likely && sl_test_random(&random) % 4 ? likely[sl_test_random(&random) % n_likely]
+                                                                 : allowed[sl_test_random(&random) % n];
+            size_t len;
+            const char *b = t == MARK ? "<call>" : bytes_of(NULL, t, &len);
+            len = t == MARK ? 6 : len;
+            near_misses += is_free && t < END && memchr(b, '<', len) != NULL;
+            memcpy(text + n_text, b, len);
+            n_text += len;
+            sl_constraint_take(c, (int32_t)t);
+        }
+        all_calls += calls;
+        sl_constraint_free(c);
+    }
+    assert_true(all_calls > 100 && near_misses > 100);
+    sl_token_bytes_free(tokens);
+}
+
 static void token_that_was_not_allowed_leaves_ends_only(void **unused)
 {
     struct sl_token_bytes *tokens = sl_token_bytes_new(N_VOCAB, bytes_of, NULL);
@@ -162,7 +267,7 @@ static void token_that_was_not_allowed_leaves_ends_only(void **unused)
         sl_constraint_take(c, takes[i]);
         const uint64_t *set = sl_constraint_allowed(c);
         for (uint32_t t = 0; t < N_VOCAB; t++)
-            assert_int_equal(has(set, t), t >= END);
+            assert_int_equal(has(set, t), t == END || t == OTHER_END);
         sl_constraint_free(c);
     }
     sl_token_bytes_free(tokens);
@@ -264,6 +369,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(walked_set_equals_token_by_token),
         cmocka_unit_test(random_texts_are_json),
+        cmocka_unit_test(text_is_free_and_calls_in_it_fit),
         cmocka_unit_test(token_that_was_not_allowed_leaves_ends_only),
         cmocka_unit_test(forgetting_states_changes_nothing),
         cmocka_unit_test(states_of_one_token_have_a_limit),

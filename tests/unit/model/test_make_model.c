@@ -105,7 +105,8 @@ static void vocabulary_of_any_size_is_sound(void **state)
         unlink(path);
         sl_free(path);
     }
-    assert_false(sl_make_vocab_ok(258));
+    assert_false(sl_make_vocab_ok(258, false));
+    assert_false(sl_make_vocab_ok(259, true));
 }
 
 static void greedy_text_of_a_random_model_is_lively(void **state)

@@ -42,7 +42,8 @@ static void finish(struct parsed *p)
 #define C "{\"prompt\":\"hi\","                                     /* a completion */
 #define M "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]," /* a chat */
 
-#define T "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+#define STRICT "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}],"
+#define T      "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
 
 #define S(schema)                                                                                            \
     "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\",\"schema\":" schema "}}"
@@ -166,8 +167,9 @@ static void bad_body_is_refused_by_field_name(void **state)
          "tool_choice"},
         {1, M T "\"tool_choice\":\"required\",\"ignore_eos\":true}", SL_EINVAL, "ignore_eos"},
         {1, M T "\"parallel_tool_calls\":\"no\"}", SL_EINVAL, "parallel_tool_calls"},
-        {1, M "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]}",
-         SL_EUNSUPPORTED, "tools[0].function.strict"},
+        {1, M STRICT "\"response_format\":{\"type\":\"json_object\"}}", SL_EINVAL, "tools"},
+        {1, M STRICT "\"ignore_eos\":true}", SL_EINVAL, "ignore_eos"},
+        {1, M STRICT "\"min_tokens\":1}", SL_EINVAL, "min_tokens"},
         {1, M T "\"tool_choice\":\"perhaps\"}", SL_EINVAL, "tool_choice"},
         {0, C T "\"n\":1}", SL_EUNSUPPORTED, "tools"},
         {1, M "\"tool_choice\":\"auto\"}", SL_EINVAL, "tool_choice"},
@@ -380,6 +382,27 @@ static void forms_of_other_servers_become_the_same_schema(void **state)
     }
 }
 
+static void strict_tools_are_taken_where_they_may_be_called(void **state)
+{
+    static const struct {
+        const char *body;
+        bool tools, strict, must;
+    } cases[] = {{M STRICT "\"n\":1}", true, true, false},
+                 {M STRICT "\"tool_choice\":\"auto\"}", true, true, false},
+                 {M STRICT "\"tool_choice\":\"required\"}", true, true, true},
+                 {M STRICT "\"tool_choice\":\"none\",\"min_tokens\":1}", false, false, false},
+                 {M T "\"tool_choice\":\"auto\",\"min_tokens\":1}", true, false, false}};
+    struct parsed p;
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        if (!parse(true, cases[i].body, &p))
+            fail_msg("%s: %s", cases[i].body, p.fault.message);
+        if (!p.r.tools == cases[i].tools || p.r.strict != cases[i].strict || p.r.must_call != cases[i].must)
+            fail_msg("%s", cases[i].body);
+        finish(&p);
+    }
+}
+
 static void max_completion_tokens_wins(void **state)
 {
     struct parsed p;
@@ -486,6 +509,7 @@ int main(void)
         cmocka_unit_test(several_prompts_and_choices_are_counted),
         cmocka_unit_test(schema_goes_to_the_nodes_as_text),
         cmocka_unit_test(forms_of_other_servers_become_the_same_schema),
+        cmocka_unit_test(strict_tools_are_taken_where_they_may_be_called),
         cmocka_unit_test(max_completion_tokens_wins),
         cmocka_unit_test(whole_reals_and_empty_members_are_taken),
         cmocka_unit_test(echo_alone_may_ask_for_no_token),

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -25,12 +26,15 @@ struct made {
     bool ok;
 };
 
+static const struct sl_tool_format *format; /* of the prompts that are made next; NULL = none */
+
 static void make_by(const struct sl_template *by, bool chat, uint32_t context, const char *text,
                     struct made *m)
 {
     static const uint32_t eog[] = {TINY_IM_END};
     const struct sl_oai_model model = {names, 1, TINY_N_VOCAB, context, eog, 1};
-    const struct sl_prompt_conf conf = {.tokenizer = tok, .template = by, .context_length = context};
+    const struct sl_prompt_conf conf = {
+        .tokenizer = tok, .template = by, .tool_format = format, .context_length = context};
     memset(m, 0, sizeof *m);
     m->arena = sl_arena_new(8 << 20);
     m->req = sl_arena_alloc(m->arena, sizeof *m->req);
@@ -273,6 +277,40 @@ static void tools_need_a_template_that_teaches_them(void **state)
     finish(&m);
 }
 
+static void token_that_begins_a_call_is_named_or_stands_in_the_prompt(void **state)
+{
+    static const struct {
+        const char *taught, *more;
+        int mark; /* 0: none, the call has to come; -1: none, its begin is text */
+    } cases[] = {{"[TOOL_CALLS]", "", TINY_TOOL_CALLS},
+                 {"[TOOL_CALLS]", ",\"tool_choice\":\"required\"", 0},
+                 {"<tool_call>\\n{", "", -1},
+                 {"\"parameters\": dictionary", "", -1}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        char body[256];
+        struct made m;
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\","
+                 "\"function\":{\"name\":\"f\",\"strict\":true}}]%s}",
+                 cases[i].more);
+        format = sl_tool_format_of(cases[i].taught);
+        make(true, 256, body, &m);
+        format = NULL;
+        if (!m.ok)
+            fail_msg("%s", m.fault.message);
+        const Sluice__Sampling *s = &m.req->sampling;
+        assert_non_null(s->json_schema);
+        assert_int_equal(s->schema_mark != NULL, cases[i].mark != 0);
+        assert_int_equal(s->has_schema_mark_token, cases[i].mark > 0);
+        if (cases[i].mark > 0)
+            assert_int_equal(s->schema_mark_token, cases[i].mark);
+        assert_int_equal(m.r.prompts[0].tokens[m.r.prompts[0].n_tokens - 1] == TINY_TOOL_CALLS,
+                         cases[i].mark == 0);
+        finish(&m);
+    }
+}
+
 static void prompt_that_does_not_fit_is_refused_with_both_numbers(void **state)
 {
     static const struct {
@@ -361,6 +399,7 @@ int main(void)
         cmocka_unit_test(messages_that_need_no_change_are_not_copied),
         cmocka_unit_test(more_messages_than_are_taken_are_refused_with_the_number),
         cmocka_unit_test(tools_need_a_template_that_teaches_them),
+        cmocka_unit_test(token_that_begins_a_call_is_named_or_stands_in_the_prompt),
         cmocka_unit_test(prompt_that_does_not_fit_is_refused_with_both_numbers),
         cmocka_unit_test(truncation_keeps_the_end),
         cmocka_unit_test(special_tokens_in_a_completion_need_to_be_asked_for),

@@ -123,18 +123,16 @@ static void tools_are_checked(void **state)
         {"[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]", "tools[0].function.name"},
         {"[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]",
          "tools[0].function.parameters"},
-        {"[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]",
-         "tools[0].function.strict"},
     };
     (void)state;
     for (size_t i = 0; i <= SL_COUNTOF(bad); i++) {
         struct sl_fault fault = {0};
         bool good = i == SL_COUNTOF(bad);
-        json_t *j = json_loads(good ? "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":false,"
+        json_t *j = json_loads(good ? "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,"
                                       "\"parameters\":{\"type\":\"object\"}}}]"
                                     : bad[i].tools,
                                0, NULL);
-        assert_int_equal(sl_tools_check(j, false, &fault), good);
+        assert_int_equal(sl_tools_check(j, &fault), good);
         assert_string_equal(fault.param, good ? "" : bad[i].param);
         json_decref(j);
     }

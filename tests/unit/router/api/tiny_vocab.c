@@ -49,6 +49,8 @@ struct sl_tokenizer *tiny_tokenizer(void)
     static struct sl_vocab_str merge = {"~ ~", 3}; /* byte-level BPE needs one; no test text has it */
     v.tokens[TINY_TILDES] = (struct sl_vocab_str){"~~", 2};
     v.types[TINY_TILDES] = SL_TOKEN_NORMAL;
+    v.tokens[TINY_TOOL_CALLS] = (struct sl_vocab_str){"[TOOL_CALLS]", 12};
+    v.types[TINY_TOOL_CALLS] = SL_TOKEN_CONTROL;
     v.n_merges = 1;
     v.merges = &merge;
     v.eos_id = TINY_IM_END;
