@@ -3,7 +3,8 @@
  * Fixed sentence first, then key=value, always req= or peer= where there is one:
  *     SL_WARN("page rejected by the receiver req=%s page=%u", ...);
  * error: a person must act; warn: work was lost; info: life cycle; debug: per request; trace: per step.
- * Any thread. A line is written with one write(2), or lost where who reads the log hangs. Default level: info, or the environment's SLUICE_LOG. */
+ * Any thread. A line is written with one write(2), or lost where who reads the log hangs. Default level: info, or the
+ * environment's SLUICE_LOG. */
 #ifndef SLUICE_COMMON_BASE_LOG_H
 #define SLUICE_COMMON_BASE_LOG_H
 

@@ -375,6 +375,10 @@ static bool write_extras(struct writer *w, const json_t *schema, const json_t *l
     size_t n = json_object_size(patterns) + others;
     if (patterns && (!json_is_object(patterns) || json_object_size(listed)))
         refuse(w, SL_EUNSUPPORTED, "patternProperties", "beside properties or required is not kept to here");
+    if (json_object_size(patterns) > SL_SCHEMA_MAX_CHOICES) {
+        refuse(w, SL_EUNSUPPORTED, "patternProperties", "more than 32 patterns are not kept to here");
+        return false;
+    }
     if (n == 0)
         return false;
     sl_label *one = sl_xcalloc(n, sizeof *one);

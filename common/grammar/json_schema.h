@@ -34,7 +34,7 @@
 #define SL_SCHEMA_MAX_VALUES  1024        /* of an enum */
 #define SL_SCHEMA_TEXTS       "x-sluice-texts"
 #define SL_SCHEMA_REGEX       "x-sluice-regex"
-#define SL_SCHEMA_MAX_CHOICES 32   /* of anyOf and oneOf */
+#define SL_SCHEMA_MAX_CHOICES 32   /* of anyOf, oneOf and patternProperties */
 #define SL_SCHEMA_MAX_REPEAT  1024 /* of minLength, maxLength, minItems, maxItems */
 
 /* frame NULL: one value and nothing around it. *out is the caller's. SL_EUNSUPPORTED, SL_EINVAL, SL_ETOOBIG; *why

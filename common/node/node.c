@@ -51,10 +51,11 @@ bool sl_node_last_words(struct sl_node *n)
         if (sl_node_router_is_told(n->routers[i]))
             continue;
         told = false;
-        if (!n->last_words)
+        if (!n->last_words_ms)
             sl_node_router_beat(n->routers[i]);
     }
-    n->last_words = true;
+    if (!n->last_words_ms)
+        n->last_words_ms = sl_now_ms();
     return told;
 }
 

@@ -79,8 +79,9 @@ struct sl_node {
     struct sl_node_counters counters;
     char *command_url, *transfer_address; /* as others reach them */
     bool draining;
-    bool leaving;       /* told to stop: draining cannot be taken back */
-    bool last_words;    /* idle for good; the routers are asked whether they have the last events */
+    bool leaving; /* told to stop: draining cannot be taken back */
+    uint64_t
+        last_words_ms; /* since then it is idle for good and asks whether routers have the last events; 0: not yet */
     uint32_t n_results; /* prompt chunks and tokens of the engine, for fault_hold_after */
     bool hold_over;
     struct sl_timer *drain_timer, *look_timer;

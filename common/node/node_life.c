@@ -79,7 +79,7 @@ static void after_round(void *arg)
     struct life *f = arg;
     if (!f->stopping || !sl_node_idle(f->node))
         return;
-    if (!f->node->last_words) {
+    if (!f->node->last_words_ms) {
         uint64_t now = sl_now_ms();
         sl_timer_set(f->end, f->drained_ms > now + LAST_WORDS_MS ? f->drained_ms - now : LAST_WORDS_MS);
     }

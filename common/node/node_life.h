@@ -8,7 +8,7 @@
 /* Runs until it was told to stop; returns the exit status: 0 after a drain or a stop, SL_EXIT_CONFIG when the
  * options or the model are wrong, 1 when the machine does not give what it needs.
  *
- * SIGTERM, SIGINT: drain (option drain_ms), then exit; the second one exits at once. SIGHUP: the config file
+ * SIGTERM, SIGINT: drain (option drain_ms), then exit once the routers have the last events; the second one exits at once. SIGHUP: the config file
  * is read again; what of it takes effect is in sl_program.reloads, the rest is told in the log. */
 int sl_node_main(int argc, char **argv, const char *name, Sluice__Role prefers,
                  const struct sl_duty_ops *const *duties);

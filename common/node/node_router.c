@@ -18,7 +18,8 @@
 #define DEFAULT_HEARTBEAT_MS 1000u /* until the router says how often.. */
 #define DEFAULT_DEAD_MS      3000u /* ..and how long it may be silent */
 #define LEAVING_BEAT_MS      20u   /* while the node waits for nothing but that its last events are taken.. */
-#define LEAVING_DEAD_MS      5000u /* ..for which a router that is silent so long is not waited */
+#define LEAVING_DEAD_MS      5000u /* ..for which a router that is silent so long is not waited.. */
+#define LEAVING_BLIND_MS     300u  /* ..nor longer for one too old to say what it took */
 #define REFUSED_RETRY_MS     5000u /* a person has to change something first */
 #define MAX_EVENTS_WAITING   1024u /* batches; more are lost, and asked for again because of the gap */
 #define MESSAGE_ARENA_BYTES  ((size_t)64 << 20) /* of one message, far more than any has */
@@ -51,9 +52,10 @@ struct sl_node_router {
     struct entry *entries;
     size_t n_entries, cap;
     size_t n_of_kind[N_ENTRY_KINDS];
-    uint64_t seq;   /* of the last batch made */
-    uint64_t taken; /* of the last one that the router said it took */
-    bool gap;       /* the last one was lost and nothing was sent since */
+    uint64_t seq;    /* of the last batch made */
+    uint64_t taken;  /* of the last one that the router said it took.. */
+    bool says_taken; /* ..if it does */
+    bool gap;        /* the last one was lost and nothing was sent since */
 };
 
 size_t sl_node_router_of_tag(uint64_t tag)
@@ -197,6 +199,16 @@ static void registered(struct sl_node_router *r, const Sluice__RegisterReply *m)
     sl_timer_set(r->beat, 0);
 }
 
+/* Batches may have been lost behind the socket. While nothing else is told, an empty one shows the router that some
+ * are missing. */
+static void see_taken(struct sl_node_router *r, const Sluice__HeartbeatReply *m)
+{
+    r->gap |= r->node->last_words_ms && m->has_events_taken && m->events_taken == r->taken &&
+              r->taken < r->seq && r->n_entries == 0;
+    r->says_taken = m->has_events_taken;
+    r->taken = m->events_taken;
+}
+
 void sl_node_router_answer(struct sl_node_router *r, const struct sl_wire_in *in)
 {
     r->calling = false;
@@ -214,15 +226,14 @@ void sl_node_router_answer(struct sl_node_router *r, const struct sl_wire_in *in
         bool same = e->heartbeat_reply->router_boot_id == r->boot_id;
         if (same) {
             sl_node_router_heard(r);
-            r->taken = e->heartbeat_reply->has_events_taken ? e->heartbeat_reply->events_taken
-                                                            : r->seq; /* an older one does not say */
+            see_taken(r, e->heartbeat_reply);
         }
         if (!e->heartbeat_reply->known || !same) {
             r->registered = false;
             sl_timer_set(r->beat, 0);
         } else if (r->beat_wanted) {
             sl_timer_set(r->beat, 0);
-        } else if (r->node->last_words && !sl_node_router_is_told(r)) {
+        } else if (r->node->last_words_ms && !sl_node_router_is_told(r)) {
             sl_timer_set(r->beat, LEAVING_BEAT_MS);
         }
         r->beat_wanted = false;
@@ -263,8 +274,12 @@ bool sl_node_router_registered(const struct sl_node_router *r)
 
 bool sl_node_router_is_told(const struct sl_node_router *r)
 {
-    return !r->registered || r->silent || (r->n_entries == 0 && !r->gap && r->taken >= r->seq) ||
-           sl_now_ms() - r->last_heard_ms > LEAVING_DEAD_MS;
+    uint64_t now = sl_now_ms(), asked_ms = r->node->last_words_ms ? r->node->last_words_ms : now;
+    if (!r->registered || r->silent || now - r->last_heard_ms > LEAVING_DEAD_MS)
+        return true;
+    if (!r->says_taken)
+        return now - asked_ms > LEAVING_BLIND_MS;
+    return r->n_entries == 0 && !r->gap && r->taken >= r->seq;
 }
 
 struct sl_node_router *sl_node_router_find(struct sl_node *n, uint64_t boot_id)

@@ -113,7 +113,7 @@ static enum sl_err resolve_listen(const char *text, struct sockaddr_storage *sa,
     struct sockaddr_in *a = (void *)sa;
     enum sl_err e = sl_resolve_wait(text, sa, len, why);
     *moved = !e && sa->ss_family == AF_INET && ntohl(a->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET &&
-             !device_of(sa, name);
+             ntohl(a->sin_addr.s_addr) != INADDR_LOOPBACK && !device_of(sa, name);
     if (*moved) {
         a->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         a->sin_port = 0;
@@ -329,8 +329,8 @@ static void ucx_disconnect(struct sl_conn *c)
     c->failed = true;
 }
 
-/* Connects what is known by now, closes what failed and frees what has nothing pending. Outside of UCX's callbacks. True when something
- * happened. */
+/* Connects what is known by now, closes what failed and frees what has nothing pending. Outside of UCX's callbacks.
+ * True when something happened. */
 static bool reap(struct sl_link *l)
 {
     bool any = false;
@@ -535,8 +535,8 @@ static enum sl_err ucx_open(const struct sl_link_conf *conf, const struct sl_lin
         goto fail;
     if (moved)
         SL_INFO("no network device has the address of transfer_listen and UCX takes no connections to it; "
-                "pages come "
-                "to 127.0.0.1 instead transfer_listen=%s address=%s",
+                "pages come to "
+                "127.0.0.1 instead transfer_listen=%s address=%s",
                 conf->listen, l->address);
     *out = l;
     return SL_OK;

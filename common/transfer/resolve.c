@@ -12,8 +12,8 @@
 #include "common/base/thread.h"
 #include "common/transfer/link.h"
 
-#define MAX_LOOKING                                                                                          \
-    16u /* threads: a node has as many peers with names at once, or a name server that hangs */
+/* Threads: a node has as many peers with names at once, or a name server that hangs. */
+#define MAX_LOOKING 16u
 
 struct sl_resolve {
     struct sl_link_address address;

@@ -66,14 +66,10 @@ out:
     return out;
 }
 
-json_t *sl_chat_arguments(const json_t *text)
+json_t *sl_chat_arguments(const json_t *text, size_t *memory)
 {
-    size_t n = json_string_length(text); /* empty: a function that takes none, as in vLLM */
-    json_t *parsed = n ? json_loadb(json_string_value(text), n, JSON_REJECT_DUPLICATES, NULL) : json_object();
-    if (json_is_object(parsed))
-        return parsed;
-    json_decref(parsed);
-    return NULL;
+    /* empty: a function that takes none, as in vLLM */
+    return json_string_length(text) ? sl_json_within(text, memory) : json_object();
 }
 
 /* A message of the body, which stays as it is: copied, and that flatly, when something in it changes. Most need no
@@ -81,6 +77,7 @@ json_t *sl_chat_arguments(const json_t *text)
 struct message {
     json_t *m;
     bool is_copy;
+    size_t *memory; /* of the arguments of all messages */
 };
 
 /* Takes value. */
@@ -89,7 +86,8 @@ static void change(struct message *x, const char *key, json_t *value)
     if (!x->is_copy) {
         json_t *copy = json_copy(x->m);
         json_decref(x->m);
-        *x = (struct message){copy, true};
+        x->m = copy;
+        x->is_copy = true;
     }
     json_object_set_new(x->m, key, value);
 }
@@ -113,10 +111,9 @@ static bool parse_tool_calls(struct message *x, size_t at, struct sl_fault *faul
             return fault_at(fault, SL_EINVAL, at, "tool_calls", "each call needs a function with a name.");
         if (!json_is_string(arguments))
             continue;
-        json_t *parsed = sl_chat_arguments(arguments);
+        json_t *parsed = sl_chat_arguments(arguments, x->memory);
         if (!parsed)
-            return fault_at(fault, SL_EINVAL, at, "tool_calls",
-                            "function.arguments must hold a JSON object.");
+            return fault_at(fault, SL_EINVAL, at, "tool_calls", "function.arguments: " SL_CHAT_ARGUMENTS);
         json_object_set_new(function, "arguments", parsed);
     }
     return true;
@@ -159,9 +156,9 @@ json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl
     if (!sl_chat_few_enough(messages, "messages", fault))
         return NULL;
     json_t *out = json_array(), *m;
-    size_t i;
+    size_t i, memory = 0;
     json_array_foreach (messages, i, m) {
-        struct message x = {json_incref(m), false};
+        struct message x = {json_incref(m), false, &memory};
         bool ok = json_is_object(m) ? fix_message(&x, i, knows_developer, fault)
                                     : fault_at(fault, SL_EINVAL, i, "", "expected an object.");
         json_array_append_new(out, x.m);

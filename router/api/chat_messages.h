@@ -21,7 +21,10 @@ json_t *sl_chat_messages(const json_t *messages, bool knows_developer, struct sl
 
 /* A list of text parts as one string, owned by the caller; NULL with the fault set, whose param is where. */
 json_t *sl_chat_text(const json_t *parts, const char *where, struct sl_fault *fault);
-/* The arguments of a call, a string that holds a JSON object, parsed; owned by the caller. NULL: it holds none. */
-json_t *sl_chat_arguments(const json_t *text);
+/* The arguments of a call, a string that holds a JSON object, parsed; owned by the caller. NULL: it holds none that
+ * sl_json_within() takes. */
+json_t *sl_chat_arguments(const json_t *text, size_t *memory);
+#define SL_CHAT_ARGUMENTS                                                                                    \
+    "expected a string that holds a JSON object, at most 64 deep; all of a request take 96 MiB at most."
 
 #endif

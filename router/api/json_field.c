@@ -156,10 +156,9 @@ const json_t *sl_field_object(const struct sl_fields *f, const char *name)
     return j;
 }
 
-static bool too_deep_or_large(const char *p, size_t n, struct sl_fault *fault)
+static bool too_deep_or_large(const char *p, size_t n, size_t *memory, struct sl_fault *fault)
 {
     unsigned depth = 0;
-    size_t memory = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         if (in_string) {
@@ -170,18 +169,18 @@ static bool too_deep_or_large(const char *p, size_t n, struct sl_fault *fault)
         } else if (p[i] == '"') {
             in_string = true;
         } else if (p[i] == '{' || p[i] == '[') {
-            memory += CONTAINER_BYTES;
+            *memory += CONTAINER_BYTES;
             if (++depth > SL_JSON_MAX_DEPTH)
                 return !sl_fault_set(fault, SL_EPARSE, NULL,
                                      "The body has more than %d lists and objects inside each other.",
                                      SL_JSON_MAX_DEPTH);
         } else if (p[i] == ':' || p[i] == ',') {
-            memory += p[i] == ':' ? NAME_BYTES : VALUE_BYTES;
+            *memory += p[i] == ':' ? NAME_BYTES : VALUE_BYTES;
         } else if ((p[i] == '}' || p[i] == ']') && depth) {
             depth--;
         }
     }
-    return memory > SL_JSON_MAX_MEMORY &&
+    return *memory > SL_JSON_MAX_MEMORY &&
            !sl_fault_set(
                fault, SL_ETOOBIG, NULL,
                "The body has so many lists, objects and values that they would take more than %zu MiB of "
@@ -192,7 +191,8 @@ static bool too_deep_or_large(const char *p, size_t n, struct sl_fault *fault)
 json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault)
 {
     json_error_t at;
-    if (too_deep_or_large(bytes, n, fault))
+    size_t memory = 0;
+    if (too_deep_or_large(bytes, n, &memory, fault))
         return NULL;
     json_t *j = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &at);
     if (!j) {
@@ -207,4 +207,18 @@ json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault)
         return NULL;
     }
     return j;
+}
+
+json_t *sl_json_within(const json_t *text, size_t *memory)
+{
+    struct sl_fault why = {0};
+    const char *bytes = json_string_value(text);
+    size_t n = json_string_length(text);
+    if (too_deep_or_large(bytes, n, memory, &why))
+        return NULL;
+    json_t *parsed = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, NULL);
+    if (json_is_object(parsed))
+        return parsed;
+    json_decref(parsed);
+    return NULL;
 }

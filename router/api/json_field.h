@@ -42,10 +42,13 @@ bool sl_json_says_nothing(const json_t *j);
 const char *sl_json_kind(const json_t *j);
 
 #define SL_JSON_MAX_DEPTH 64 /* lists and objects inside each other in a body */
-#define SL_JSON_MAX_MEMORY                                                                                   \
-    ((size_t)96 << 20) /* of a body's values, beside its strings: two million token ids */
+/* Of a body's values, beside its strings: two million token ids. */
+#define SL_JSON_MAX_MEMORY ((size_t)96 << 20)
 /* Parses a body: strict JSON, no key twice, bounded depth and memory, must be an object. NULL with the fault set.
  * Owned by the caller. */
 json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault);
+/* Parses an object that a string of a body holds; NULL: it holds none, or one that is too deep or too large. *memory:
+ * what the strings of this body took so far, 0 at first; together they may take as much as the body. */
+json_t *sl_json_within(const json_t *text, size_t *memory);
 
 #endif

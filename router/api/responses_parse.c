@@ -79,6 +79,7 @@ struct item {
     const json_t *json;
     const char *where;
     struct sl_fault *fault;
+    size_t *memory; /* of the arguments of all items */
 };
 
 static bool item_fault(const struct item *in, enum sl_err err, const char *member, const char *text)
@@ -139,9 +140,9 @@ static bool add_call(const struct item *in, json_t *messages)
         return item_fault(in, SL_EINVAL, ".call_id", "expected a string.");
     if (!json_is_string(name))
         return item_fault(in, SL_EINVAL, ".name", "expected a string.");
-    json_t *arguments = json_is_string(text) ? sl_chat_arguments(text) : NULL;
+    json_t *arguments = json_is_string(text) ? sl_chat_arguments(text, in->memory) : NULL;
     if (!arguments)
-        return item_fault(in, SL_EINVAL, ".arguments", "expected a string that holds a JSON object.");
+        return item_fault(in, SL_EINVAL, ".arguments", SL_CHAT_ARGUMENTS);
     json_array_append_new(turn_of_call(messages),
                           json_pack("{s:O, s:s, s:{s:O, s:o}}", "id", id, "type", "function", "function",
                                     "name", name, "arguments", arguments));
@@ -186,7 +187,7 @@ static void read_input(const struct sl_fields *f, json_t *chat)
     json_t *messages = json_array(), *one;
     const char *instructions = sl_field_string(f, "instructions", NULL);
     const json_t *input = sl_field(f, "input");
-    size_t i;
+    size_t i, memory = 0;
     json_object_set_new(chat, "messages", messages);
     if (instructions && *instructions)
         json_array_append_new(
@@ -204,7 +205,7 @@ static void read_input(const struct sl_fields *f, json_t *chat)
     json_array_foreach ((json_t *)input, i, one) {
         char where[32];
         snprintf(where, sizeof where, "input[%zu]", i);
-        if (!add_item(&(struct item){one, where, f->fault}, messages))
+        if (!add_item(&(struct item){one, where, f->fault, &memory}, messages))
             return;
     }
 }

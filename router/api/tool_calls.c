@@ -72,6 +72,7 @@ bool sl_tools_check(const json_t *tools, struct sl_fault *fault)
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
         const json_t *parameters = json_object_get(function, "parameters");
+        const json_t *strict = json_object_get(function, "strict");
         if (!type || strcmp(type, "function") != 0)
             return fault_at(fault, SL_EINVAL, i, "type", "expected \"function\".");
         if (!name || !name_ok(name))
@@ -79,6 +80,8 @@ bool sl_tools_check(const json_t *tools, struct sl_fault *fault)
                             "expected 1 to 64 letters, digits, underscores or dashes.");
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
             return fault_at(fault, SL_EINVAL, i, "function.parameters", "expected a JSON schema, an object.");
+        if (strict && !json_is_boolean(strict) && !json_is_null(strict))
+            return fault_at(fault, SL_EINVAL, i, "function.strict", "expected true or false.");
     }
     return true;
 }

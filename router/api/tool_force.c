@@ -24,7 +24,7 @@ static bool is_one_of(const char *name, const char *const *list)
 static void lead_refs(json_t *j, const char *prefix, bool named)
 {
     static const char *const data[] = {"const", "enum", "default", "examples", NULL};
-    static const char *const maps[] = {"properties", "$defs", "definitions", NULL};
+    static const char *const maps[] = {"properties", "patternProperties", "$defs", "definitions", NULL};
     const char *name;
     json_t *value;
     size_t i;

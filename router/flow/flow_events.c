@@ -10,7 +10,7 @@
  * A token of an attempt or a life of a node that no longer counts is dropped: the new attempt brings the same
  * one (the law of exactness). Two tokens of one index that differ break that law and are counted and logged.
  *
- * Nodes may be wrong. The router knows by itself which token is the last one (sl_flow_over), so nothing behind
+ * Nodes may be wrong. The router knows by itself which token is the last one (sl_flow_longest), so nothing behind
  * it reaches the client; a token that no request can have loses its node the leg, as an error of the leg does.
  */
 #include "router/flow/flow_core.h"

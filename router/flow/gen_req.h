@@ -15,7 +15,7 @@ struct sl_gen_req {
     struct sl_arena *arena; /* owns this struct and all it points to */
     char id[64];            /* "chatcmpl-<router boot id>-<n>"; the client's x-request-id is kept beside it */
     const char *client_id;  /* X-Request-Id or NULL */
-    bool chat;              /* of messages, else a completion       */
+    bool chat;              /* of messages, else a completion */
     bool stream, include_usage, echo;
     const char *model;    /* as the client wrote it, for the answer */
     const char *key_name; /* which API key, for logs and fairness; NULL */

@@ -6,9 +6,9 @@
  *
  * Errors of the decode leg are sorted by what is lost. What is wrong with the request itself would be wrong
  * everywhere (but a pool that is too small is one node's). "Later" is tried elsewhere first; a request whose
- * client already reads waits for room rather than break, one that has shown nothing is refused so that the
- * client can go elsewhere. A node that only lost the request (it took this router for dead, say) may be the
- * last one there is: it is tried again after a pause, as often as a request may fail. */
+ * client already reads waits rather than break, for room and for nodes that failed it, as often as a request may
+ * fail. One that has shown nothing is refused so that the client can go elsewhere, unless nodes only lost it (they
+ * took this router for dead, say). */
 #include "router/flow/recover.h"
 
 static struct sl_recovery_out act(enum sl_recovery a, enum sl_err err, const char *because)
@@ -62,7 +62,9 @@ static struct sl_recovery_out no_place(const struct sl_trouble_in *t)
         return act(SL_RECOVERY_WAIT, SL_OK, "all nodes are full; it waits");
     if (sl_err_class(t->before) == SL_CLASS_LATER || sl_err_class(t->before) == SL_CLASS_BAD_INPUT)
         return act(SL_RECOVERY_FAIL, t->before, "no other node can take it");
-    if (t->left_out_lives && sl_err_class(t->before) != SL_CLASS_PROCESS)
+    bool may_return = t->n_received > 0 ? sl_err_class(t->before) != SL_CLASS_PROCESS
+                                        : sl_err_class(t->before) == SL_CLASS_REQUEST;
+    if (t->left_out_lives && may_return)
         return act(SL_RECOVERY_WAIT, SL_OK, "only nodes that failed it are left; it waits");
     return act(SL_RECOVERY_FAIL, SL_EPEER, "no compatible node is left");
 }

@@ -588,7 +588,8 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
     sl_share_charge(r->account, SL_SHARE_OUTPUT);
     r->state = SL_REQ_STREAMING;
     if (index > r->n_placed) /* of the decode node; the first may be the prefill node's */
-        r->n_excluded = 0;   /* nodes that failed it before may be well again; its faults are counted */
+        r->n_excluded = r->n_waits =
+            0; /* nodes that failed it before may be well again; its faults are counted */
     if (index == 0)
         r->record->first_us = now;
     else if (index == 1)

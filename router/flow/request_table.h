@@ -14,8 +14,8 @@
 
 /* Tokens of one request that wait for a gap to close; later ones are asked for again. */
 #define SL_HELD_MAX 1024
-#define SL_EXCLUDED_MAX                                                                                      \
-    16 /* nodes that one request may ask before it waits or is refused: then the cluster is full */
+/* Nodes that one request may ask before it waits or is refused: then the cluster is full. */
+#define SL_EXCLUDED_MAX 16
 
 /* The same words in logs, metrics and sluicectl. request_flow.c draws them. */
 enum sl_req_state { SL_REQ_PLACED, SL_REQ_STREAMING, SL_REQ_WAITING, SL_REQ_ENDING };

@@ -428,6 +428,27 @@ static void what_is_not_kept_to_is_refused_by_name(void **state)
 }
 
 /* 100 brackets are read, 200 are not; neither costs more than its length. */
+static void patterns_of_names_have_a_number(void **state)
+{
+    (void)state;
+    for (int n = SL_SCHEMA_MAX_CHOICES; n <= SL_SCHEMA_MAX_CHOICES + 1; n++) {
+        struct sl_why why = {0};
+        struct sl_grammar *p = NULL;
+        json_t *patterns = json_object();
+        for (int i = 0; i < n; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "^%d$", i);
+            json_object_set_new(patterns, name, json_true());
+        }
+        json_t *j = json_pack("{s:s, s:o}", "type", "object", "patternProperties", patterns);
+        bool fits = n <= SL_SCHEMA_MAX_CHOICES;
+        assert_int_equal(sl_json_schema_compile(j, NULL, &p, &why), fits ? SL_OK : SL_EUNSUPPORTED);
+        assert_true(fits || strstr(why.text, "more than 32 patterns"));
+        sl_grammar_free(p);
+        json_decref(j);
+    }
+}
+
 static void depth_has_an_end(void **state)
 {
     struct sl_grammar *p = compile("{}");
@@ -473,6 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_fit_or_do_not),
         cmocka_unit_test(what_is_not_kept_to_is_refused_by_name),
+        cmocka_unit_test(patterns_of_names_have_a_number),
         cmocka_unit_test(depth_has_an_end),
         cmocka_unit_test(values_stand_in_their_frame),
     };

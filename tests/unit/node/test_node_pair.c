@@ -618,6 +618,25 @@ static void node_that_stops_waits_until_its_last_events_are_taken(void **state)
     close_own(&c);
 }
 
+/* They went with a connection, and no later batch shows that. */
+static void node_that_stops_has_its_lost_events_asked_for(void **state)
+{
+    (void)state;
+    struct cluster c;
+    static const char *const long_drain[] = {"--drain-ms=600000", NULL};
+    cluster_open_with(&c, NULL, long_drain);
+    char id[32];
+    struct fake_ask a = make_ask(&c, id, 0);
+    assert_int_equal(run(&c, &a)->n_tokens, 24);
+    uint32_t gaps = c.d->n_gaps;
+    c.d->last_seq--;
+    kill(c.d_pid, SIGTERM);
+    assert_int_equal(fake_daemon_wait_served(&c.router, c.d_pid), 0);
+    assert_int_equal(c.d->n_gaps, gaps + 1);
+    c.d_pid = 0;
+    close_own(&c);
+}
+
 static void drain_that_runs_out_of_time_gives_the_request_back(void **state)
 {
     (void)state;
@@ -847,6 +866,7 @@ int main(void)
         cmocka_unit_test(decode_node_killed_in_the_middle_ends_the_prefill_leg),
         cmocka_unit_test(node_at_sigterm_finishes_what_runs_and_takes_nothing_new),
         cmocka_unit_test(node_that_stops_waits_until_its_last_events_are_taken),
+        cmocka_unit_test(node_that_stops_has_its_lost_events_asked_for),
         cmocka_unit_test(drain_that_runs_out_of_time_gives_the_request_back),
         cmocka_unit_test(router_that_falls_silent_has_its_requests_canceled),
         cmocka_unit_test(changed_option_is_told_again_when_the_router_did_not_answer),

@@ -193,6 +193,49 @@ static void calls_in_a_history_may_have_no_content_and_no_arguments(void **state
     }
 }
 
+/* One call whose arguments hold n times what is repeated, between open and close. */
+static json_t *call_with(const char *open, const char *repeated, size_t n, const char *close)
+{
+    struct sl_buf text;
+    sl_buf_init(&text, SIZE_MAX);
+    sl_buf_puts(&text, open);
+    for (size_t i = 0; i < n; i++)
+        sl_buf_puts(&text, repeated);
+    sl_buf_puts(&text, close);
+    json_t *call = json_pack("{s:{s:s, s:s%}}", "function", "name", "f", "arguments", text.data, text.len);
+    sl_buf_fini(&text);
+    return call;
+}
+
+static void tool_arguments_are_as_deep_and_large_as_a_body(void **state)
+{
+    static const struct {
+        const char *open, *repeated, *close;
+        size_t n, n_calls;
+        bool good;
+    } cases[] = {
+        {"{\"a\":", "[", "", SL_JSON_MAX_DEPTH + 1, 1, false},
+        {"{\"a\":[0", ",{}", "]}", 10, 3, true},
+        {"{\"a\":[0", ",{}", "]}", SL_JSON_MAX_MEMORY / 100, 1, false},
+        {"{\"a\":[0", ",{}", "]}", SL_JSON_MAX_MEMORY / 1000, 1, true},
+        {"{\"a\":[0", ",{}", "]}", SL_JSON_MAX_MEMORY / 1000, 10, false}, /* all of them together */
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNTOF(cases); i++) {
+        struct sl_fault fault = {0};
+        json_t *calls = json_array();
+        for (size_t k = 0; k < cases[i].n_calls; k++)
+            json_array_append_new(calls,
+                                  call_with(cases[i].open, cases[i].repeated, cases[i].n, cases[i].close));
+        json_t *in = json_pack("[{s:s, s:o}]", "role", "assistant", "tool_calls", calls);
+        json_t *out = sl_chat_messages(in, false, &fault);
+        assert_int_equal(out != NULL, cases[i].good);
+        assert_string_equal(fault.param, out ? "" : "messages[0].tool_calls");
+        json_decref(out);
+        json_decref(in);
+    }
+}
+
 static void tool_arguments_become_an_object_and_developer_becomes_system(void **state)
 {
     struct sl_fault fault = {0};
@@ -395,6 +438,7 @@ int main(void)
         cmocka_unit_test(continued_message_that_is_nearly_everywhere_is_refused_at_once),
         cmocka_unit_test(bad_messages_are_refused_with_their_place),
         cmocka_unit_test(calls_in_a_history_may_have_no_content_and_no_arguments),
+        cmocka_unit_test(tool_arguments_are_as_deep_and_large_as_a_body),
         cmocka_unit_test(tool_arguments_become_an_object_and_developer_becomes_system),
         cmocka_unit_test(messages_that_need_no_change_are_not_copied),
         cmocka_unit_test(more_messages_than_are_taken_are_refused_with_the_number),

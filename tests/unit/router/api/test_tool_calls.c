@@ -123,6 +123,7 @@ static void tools_are_checked(void **state)
         {"[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]", "tools[0].function.name"},
         {"[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]",
          "tools[0].function.parameters"},
+        {"[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":1}}]", "tools[0].function.strict"},
     };
     (void)state;
     for (size_t i = 0; i <= SL_COUNTOF(bad); i++) {

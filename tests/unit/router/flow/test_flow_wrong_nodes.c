@@ -121,13 +121,9 @@ static void token_that_cannot_be_loses_the_node_the_request(void **state)
         int32_t token;
         size_t n_top, n_probs;
     } wrong[] = {
-        {64, 1, 0, 0},
-        {UINT32_MAX, 1, 0, 0},
-        {1, RIG_VOCAB, 0, 0},
-        {1, -1, 0, 0},
-        {2, INT32_MIN, 0, 0},
-        {1, 1, 3, 3},
-        /* two were asked for */ {1, 1, 2, 1},
+        {64, 1, 0, 0}, {UINT32_MAX, 1, 0, 0}, {1, RIG_VOCAB, 0, 0},
+        {1, -1, 0, 0}, {2, INT32_MIN, 0, 0},  {1, 1, 3, 3}, /* two were asked for */
+        {1, 1, 2, 1},
     };
     for (size_t i = 0; i < SL_COUNTOF(wrong); i++) {
         struct scene s;

@@ -94,6 +94,8 @@ static void no_place_says_what_happened_first(void **s)
         {SL_ENOTREADY, SL_ENOPAGES, 5, true, SL_RECOVERY_WAIT, SL_OK},   /* its stream has begun */
         {SL_ENOTREADY, SL_ETOOBIG, 0, true, SL_RECOVERY_FAIL, SL_ETOOBIG},
         {SL_ENOTREADY, SL_EPEER, 5, false, SL_RECOVERY_FAIL, SL_EPEER},
+        {SL_ENOTREADY, SL_EPEER, 5, true, SL_RECOVERY_WAIT, SL_OK},
+        {SL_ENOTREADY, SL_EPEER, 0, true, SL_RECOVERY_FAIL, SL_EPEER},   /* it does not answer */
         {SL_ENOTREADY, SL_ECANCELED, 0, true, SL_RECOVERY_WAIT, SL_OK},  /* it only lost it */
         {SL_ENOTREADY, SL_EDEVICE, 5, true, SL_RECOVERY_FAIL, SL_EPEER}, /* it is broken */
     };
