@@ -362,19 +362,25 @@ void sl_flow_on_resync_reply(struct sl_flow *f, const struct sl_node_call *call,
         return;
     }
     const char *id = call->request_id;
+    const uint32_t n_before = r->n_received;
+    const bool ended = r->ended_by_node;
+    r->ended_by_node = false; /* until all are seen: the end is not behind the first of them */
     for (size_t i = 0; i < reply->n_tokens; i++)
         if (strcmp(reply->tokens[i]->request_id, id) == 0)
             see_token(f, reply->tokens[i], call->node, call->boot_id);
     r = sl_request_table_find(f->table, id);
     if (!r || r->attempt != call->attempt)
         return;
+    r->ended_by_node = ended;
     if (reply->done && strcmp(reply->done->request_id, id) == 0) {
         see_done(f, reply->done, call->node, call->boot_id);
         r = sl_request_table_find(f->table, id);
     }
     if (!r || r->attempt != call->attempt)
         return;
-    if (again)
+    /* what one answer has no room for comes with the next, and the end with the last */
+    bool cut = r->d.state == SL_LEG_DONE && !reply->done && r->n_received > n_before;
+    if (again || cut)
         sl_flow_ask_resync(f, r);
     else if (r->d.state == SL_LEG_DONE && r->state != SL_REQ_ENDING && !tokens_complete(r))
         lost_by_d(f, r); /* it would tell no more the next time */

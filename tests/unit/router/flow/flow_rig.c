@@ -315,6 +315,39 @@ void rig_end(struct rig_node *n, const char *id, uint32_t attempt, Sluice__Role 
     rig_send(&b);
 }
 
+void rig_answer_resync(struct rig_node *n, const char *id, uint32_t attempt, uint32_t expect_from,
+                       const char *text, bool done)
+{
+    struct sl_wire_in *in = rig_take(n, SLUICE__ENVELOPE__BODY_RESYNC);
+    assert_string_equal(in->msg->resync->request_id, id);
+    assert_int_equal(in->msg->resync->attempt, attempt);
+    assert_int_equal(in->msg->resync->from_index, expect_from);
+    Sluice__TokenEvent tokens[64], *list[64];
+    Sluice__ResyncReply m = SLUICE__RESYNC_REPLY__INIT;
+    Sluice__DoneEvent d = SLUICE__DONE_EVENT__INIT;
+    m.code = text ? SL_OK : SL_ELOST;
+    for (const char *p = text; p && *p; p++) {
+        Sluice__TokenEvent *t = list[m.n_tokens] = &tokens[m.n_tokens];
+        sluice__token_event__init(t);
+        t->request_id = (char *)id;
+        t->attempt = attempt;
+        t->index = expect_from + (uint32_t)m.n_tokens++;
+        t->token = *p == '.' ? RIG_EOS : *p - 'a';
+    }
+    m.tokens = list;
+    if (done) {
+        d.request_id = (char *)id;
+        d.attempt = attempt;
+        d.duty = SLUICE__ROLE__ROLE_DECODE;
+        d.reason = SLUICE__DONE_REASON__DONE_STOP;
+        m.done = &d;
+    }
+    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
+    e.body_case = SLUICE__ENVELOPE__BODY_RESYNC_REPLY;
+    e.resync_reply = &m;
+    sl_wire_reply(in, &e);
+}
+
 static void on_event(void *arg, const struct sl_gen_event *ev)
 {
     struct rig_client *c = arg;

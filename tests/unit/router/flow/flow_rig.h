@@ -80,6 +80,11 @@ void rig_say(struct rig_node *n, const char *id, uint32_t attempt, uint32_t inde
 void rig_end(struct rig_node *n, const char *id, uint32_t attempt, Sluice__Role duty,
              Sluice__DoneReason reason);
 
+/* Answers a Resync with tokens [expect_from, expect_from + strlen(text)), as a node does whose leg has ended (done: by a
+ * stop) or goes on. text NULL: it has lost the request. */
+void rig_answer_resync(struct rig_node *n, const char *id, uint32_t attempt, uint32_t expect_from,
+                       const char *text, bool done);
+
 /* A client. */
 struct rig_client {
     struct rig *rig;

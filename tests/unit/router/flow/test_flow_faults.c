@@ -65,40 +65,6 @@ static void end(struct scene *s)
     rig_close(&s->r);
 }
 
-/* Answers a Resync with tokens [from, from + strlen(text)) and perhaps the end. */
-static void answer_resync(struct rig_node *n, const char *id, uint32_t attempt, uint32_t expect_from,
-                          const char *text, bool done)
-{
-    struct sl_wire_in *in = rig_take(n, RESYNC);
-    assert_string_equal(in->msg->resync->request_id, id);
-    assert_int_equal(in->msg->resync->attempt, attempt);
-    assert_int_equal(in->msg->resync->from_index, expect_from);
-    Sluice__TokenEvent tokens[64], *list[64];
-    Sluice__ResyncReply m = SLUICE__RESYNC_REPLY__INIT;
-    Sluice__DoneEvent d = SLUICE__DONE_EVENT__INIT;
-    m.code = text ? SL_OK : SL_ELOST;
-    for (const char *p = text; p && *p; p++) {
-        Sluice__TokenEvent *t = list[m.n_tokens] = &tokens[m.n_tokens];
-        sluice__token_event__init(t);
-        t->request_id = (char *)id;
-        t->attempt = attempt;
-        t->index = expect_from + (uint32_t)m.n_tokens++;
-        t->token = *p == '.' ? RIG_EOS : *p - 'a';
-    }
-    m.tokens = list;
-    if (done) {
-        d.request_id = (char *)id;
-        d.attempt = attempt;
-        d.duty = DUTY_D;
-        d.reason = STOP;
-        m.done = &d;
-    }
-    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
-    e.body_case = SLUICE__ENVELOPE__BODY_RESYNC_REPLY;
-    e.resync_reply = &m;
-    sl_wire_reply(in, &e);
-}
-
 static void lost_batch_is_asked_for_again(void **state)
 {
     (void)state;
@@ -112,7 +78,7 @@ static void lost_batch_is_asked_for_again(void **state)
     rig_token(&b, s.c.id, 1, 2, 2);
     rig_lose(&b);
     rig_say(s.d[0], s.c.id, 1, 3, "def"); /* held, and the gap in the numbers asks at once */
-    answer_resync(s.d[0], s.c.id, 1, 2, "cde", false);
+    rig_answer_resync(s.d[0], s.c.id, 1, 2, "cde", false);
     rig_wait_tokens(&s.c, 6);
     rig_say(s.d[0], s.c.id, 1, 6, "g.");
     rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
@@ -184,7 +150,7 @@ static void lost_end_is_found_by_the_next_batch(void **state)
     rig_lose(&b);
     rig_batch(&b, s.d[0]); /* an empty one, as nodes send after a loss */
     rig_send(&b);
-    answer_resync(s.d[0], s.c.id, 1, 2, ".", true);
+    rig_answer_resync(s.d[0], s.c.id, 1, 2, ".", true);
     rig_wait_end(&s.c);
     assert_string_equal(s.c.text, "ab");
     assert_string_equal(s.c.finish, "stop");
@@ -207,10 +173,31 @@ static void end_behind_a_lost_token_waits_for_it(void **state)
     rig_token(&b, s.c.id, 1, 2, RIG_EOS);
     rig_done(&b, s.c.id, 1, DUTY_D, STOP, SL_OK, NULL);
     rig_send(&b);
-    answer_resync(s.d[0], s.c.id, 1, 1, "b.", true);
+    rig_answer_resync(s.d[0], s.c.id, 1, 1, "b.", true);
     rig_wait_end(&s.c);
     assert_string_equal(s.c.text, "ab");
     assert_int_equal(s.c.usage.completion_tokens, 3);
+    end(&s);
+}
+
+/* A node tells so many tokens at once, and its end with the last of them. */
+static void answer_that_is_cut_is_asked_on_from_there(void **state)
+{
+    (void)state;
+    struct scene s;
+    begin(&s, false, 1);
+    rig_accept(s.d[0], SUBMIT, NULL);
+    rig_say(s.d[0], s.c.id, 1, 0, "a");
+    rig_wait_tokens(&s.c, 1);
+    struct rig_batch b;
+    rig_batch(&b, s.d[0]);
+    rig_lose(&b);
+    rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
+    rig_answer_resync(s.d[0], s.c.id, 1, 1, "bc", false);
+    rig_answer_resync(s.d[0], s.c.id, 1, 3, "d.", true);
+    rig_wait_end(&s.c);
+    assert_string_equal(s.c.text, "abcd");
+    assert_string_equal(rig_record(&s.r, s.c.id, "attempts"), "1");
     end(&s);
 }
 
@@ -229,7 +216,7 @@ static void stop_string_in_a_resync_behind_the_end_is_the_reason(void **state)
     rig_token(&b, s.c.id, 1, 1, 1);
     rig_lose(&b);
     rig_end(s.d[0], s.c.id, 1, DUTY_D, LENGTH);
-    answer_resync(s.d[0], s.c.id, 1, 1, "b", false);
+    rig_answer_resync(s.d[0], s.c.id, 1, 1, "b", false);
     rig_accept(s.p, CANCEL, NULL);
     rig_wait_end(&s.c);
     assert_string_equal(s.c.finish, "stop");
@@ -279,7 +266,7 @@ static void events_lost_before_the_submit_is_answered_are_asked_for(void **state
     rig_token(&b, s.c.id, 1, 1, 1);
     rig_lose(&b);
     rig_end(s.d[0], s.c.id, 1, DUTY_D, LENGTH);
-    answer_resync(s.d[0], s.c.id, 1, 1, "b", false);
+    rig_answer_resync(s.d[0], s.c.id, 1, 1, "b", true);
     rig_answer(submit, SL_OK);
     rig_end(s.p, s.c.id, 1, DUTY_P, SLUICE__DONE_REASON__DONE_PREFILLED);
     rig_wait_end(&s.c);
@@ -296,7 +283,7 @@ static void first_token_of_p_lost_is_asked_of_d(void **state)
     rig_accept(s.d[0], SUBMIT, NULL);
     rig_accept(s.p, PREFILL, NULL);
     rig_say(s.d[0], s.c.id, 1, 1, "b"); /* P's batch with the first one never comes */
-    answer_resync(s.d[0], s.c.id, 1, 0, "ab", false);
+    rig_answer_resync(s.d[0], s.c.id, 1, 0, "ab", false);
     rig_wait_tokens(&s.c, 2);
     rig_say(s.d[0], s.c.id, 1, 2, "c");
     rig_end(s.d[0], s.c.id, 1, DUTY_D, LENGTH);
@@ -319,7 +306,7 @@ static void node_that_lost_it_makes_it_be_placed_again(void **state)
     rig_lose(&b);
     rig_batch(&b, s.d[0]);
     rig_send(&b);
-    answer_resync(s.d[0], s.c.id, 1, 2, NULL, false);
+    rig_answer_resync(s.d[0], s.c.id, 1, 2, NULL, false);
     assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
     rig_say(s.d[1], s.c.id, 2, 2, "c.");
     rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
@@ -373,7 +360,7 @@ static void node_that_gives_no_answer_is_asked_ever_later(void **state)
         assert_true(sl_now_us() - since_us >= wait_ms * 1000);
     }
     rig_answer(in, SL_EAGAIN);
-    answer_resync(s.d[0], s.c.id, 1, 1, "bc.", true);
+    rig_answer_resync(s.d[0], s.c.id, 1, 1, "bc.", true);
     rig_wait_end(&s.c);
     assert_string_equal(s.c.text, "abc");
     end(&s);
@@ -866,6 +853,7 @@ int main(void)
         cmocka_unit_test(numbers_of_batches_for_another_router_cost_nothing),
         cmocka_unit_test(lost_end_is_found_by_the_next_batch),
         cmocka_unit_test(end_behind_a_lost_token_waits_for_it),
+        cmocka_unit_test(answer_that_is_cut_is_asked_on_from_there),
         cmocka_unit_test(stop_string_in_a_resync_behind_the_end_is_the_reason),
         cmocka_unit_test(usage_is_known_without_the_last_report),
         cmocka_unit_test(events_lost_before_the_submit_is_answered_are_asked_for),

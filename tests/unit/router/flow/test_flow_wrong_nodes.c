@@ -14,7 +14,6 @@
 #define SUBMIT  SLUICE__ENVELOPE__BODY_SUBMIT
 #define PREFILL SLUICE__ENVELOPE__BODY_PREFILL
 #define CANCEL  SLUICE__ENVELOPE__BODY_CANCEL
-#define RESYNC  SLUICE__ENVELOPE__BODY_RESYNC
 #define DUTY_P  SLUICE__ROLE__ROLE_PREFILL
 #define DUTY_D  SLUICE__ROLE__ROLE_DECODE
 #define STOP    SLUICE__DONE_REASON__DONE_STOP
@@ -174,23 +173,13 @@ static void prefill_node_that_tells_wrong_tokens_is_not_needed(void **state)
     }
 }
 
-static void answer_resync_with_nothing(struct rig_node *n)
-{
-    Sluice__ResyncReply m = SLUICE__RESYNC_REPLY__INIT;
-    m.code = SL_OK;
-    Sluice__Envelope e = SLUICE__ENVELOPE__INIT;
-    e.body_case = SLUICE__ENVELOPE__BODY_RESYNC_REPLY;
-    e.resync_reply = &m;
-    sl_wire_reply(rig_take(n, RESYNC), &e);
-}
-
 static void end_without_its_tokens_is_asked_once_then_placed_again(void **state)
 {
     (void)state;
     struct scene s;
     begin(&s, false, 64, NULL);
     rig_end(s.d[0], s.c.id, 1, DUTY_D, STOP);
-    answer_resync_with_nothing(s.d[0]);
+    rig_answer_resync(s.d[0], s.c.id, 1, 0, "", false);
     assert_int_equal(rig_accept(s.d[1], SUBMIT, NULL), 2);
     rig_say(s.d[1], s.c.id, 2, 0, "ab.");
     rig_end(s.d[1], s.c.id, 2, DUTY_D, STOP);
