@@ -312,7 +312,10 @@ static bool ask_names(struct writer *w, const json_t *schema, struct sl_asked *a
     size_t i;
     if (!names)
         return false;
-    if (json_is_string(json_object_get(names, "$ref")))
+    bool points = json_is_string(json_object_get(names, "$ref"));
+    if (points && json_object_size(names) > 1)
+        refuse(w, SL_EUNSUPPORTED, "propertyNames", "$ref has to stand alone there");
+    if (points)
         names = sl_schema_pointed(w->root, json_string_value(json_object_get(names, "$ref")));
     if (!json_is_object(names))
         refuse(w, SL_EINVAL, "propertyNames", "expected a schema, an object");
@@ -325,6 +328,9 @@ static bool ask_names(struct writer *w, const json_t *schema, struct sl_asked *a
             refuse(w, SL_EUNSUPPORTED, "propertyNames",
                    "only pattern, format, lengths and enum are kept to there");
     }
+    value = json_object_get(names, "type");
+    if (value && (!json_is_string(value) || strcmp(json_string_value(value), "string") != 0))
+        refuse(w, SL_EINVAL, "propertyNames", "expected the type \"string\", as all names are");
     (void)ask_string(w, names, a);
     list = json_object_get(names, "enum");
     json_array_foreach ((json_t *)list, i, one)
@@ -729,6 +735,10 @@ static const char *check_words(struct writer *w, const json_t *schema)
     }
     if (shape && belongs)
         refuse(w, SL_EUNSUPPORTED, shape, "cannot stand beside words for members or lengths");
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    bool listed = shape && (strcmp(shape, "enum") == 0 || strcmp(shape, "const") == 0);
+    if (shape && !listed && format && sl_text_format(format))
+        refuse(w, SL_EUNSUPPORTED, "format", "cannot stand beside a word that shapes the value");
     return shape;
 }
 
