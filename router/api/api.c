@@ -302,16 +302,11 @@ json_t *sl_api_body(struct sl_http_call *c)
     return body;
 }
 
-static int append_json(const char *bytes, size_t n, void *body)
-{
-    return sl_buf_append(body, bytes, n) ? 0 : -1;
-}
-
 void sl_api_answer_json(struct sl_http_call *c, json_t *j)
 {
     struct sl_buf body;
     sl_buf_init(&body, SIZE_MAX);
-    json_dump_callback(j, append_json, &body, JSON_COMPACT | JSON_ENCODE_ANY);
+    sl_json_write(j, JSON_COMPACT | JSON_ENCODE_ANY, &body);
     json_decref(j);
     sl_http_answer(c, 200, "application/json", &body);
     sl_buf_fini(&body);

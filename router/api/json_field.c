@@ -222,3 +222,13 @@ json_t *sl_json_within(const json_t *text, size_t *memory)
     json_decref(parsed);
     return NULL;
 }
+
+static int append(const char *bytes, size_t n, void *out)
+{
+    return sl_buf_append(out, bytes, n) ? 0 : -1;
+}
+
+bool sl_json_write(const json_t *j, size_t flags, struct sl_buf *out)
+{
+    return json_dump_callback(j, append, out, flags) == 0;
+}

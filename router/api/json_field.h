@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 #include <stdint.h>
+#include "common/base/buf.h"
 #include "common/base/err.h"
 
 /* What was wrong with a request: becomes an error object. Zero-initialise; err is SL_OK while nothing is. */
@@ -50,5 +51,7 @@ json_t *sl_json_body(const char *bytes, size_t n, struct sl_fault *fault);
 /* Parses an object that a string of a body holds; NULL: it holds none, or one that is too deep or too large. *memory:
  * what the strings of this body took so far, 0 at first; together they may take as much as the body. */
 json_t *sl_json_within(const json_t *text, size_t *memory);
+/* Appends j as text; flags are jansson's. False: out is full, or j is no JSON. */
+bool sl_json_write(const json_t *j, size_t flags, struct sl_buf *out);
 
 #endif

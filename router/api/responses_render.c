@@ -16,11 +16,6 @@
 
 #define ID_PREFIX "resp_" /* of the answer, by gen_call.c */
 
-static int append_json(const char *bytes, size_t n, void *to)
-{
-    return sl_buf_append(to, bytes, n) ? 0 : -1;
-}
-
 char *sl_responses_head(const struct sl_oai_request *q, int64_t created)
 {
     struct sl_buf head;
@@ -30,7 +25,7 @@ char *sl_responses_head(const struct sl_oai_request *q, int64_t created)
                           (json_int_t)created, "model", q->req->model);
     json_object_update(j, echo);
     json_decref(echo);
-    json_dump_callback(j, append_json, &head, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    sl_json_write(j, JSON_COMPACT | JSON_REAL_PRECISION(15), &head);
     json_decref(j);
     head.data[head.len - 1] = '\0'; /* its last brace: more members follow */
     return sl_buf_steal(&head);

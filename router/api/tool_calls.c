@@ -143,11 +143,6 @@ static void say(struct sl_tool_filter *f, size_t n, struct sl_buf *content)
     drop(f, n);
 }
 
-static int append_json(const char *bytes, size_t n, void *to)
-{
-    return sl_buf_append(to, bytes, n) ? 0 : -1;
-}
-
 /* {"name", arguments}; false: it is none. */
 static bool add_call(const struct sl_tool_format *format, const json_t *call, json_t *calls)
 {
@@ -156,7 +151,7 @@ static bool add_call(const struct sl_tool_format *format, const json_t *call, js
         return false;
     struct sl_buf text;
     sl_buf_init(&text, SIZE_MAX); /* of a text that was bounded */
-    if (!arguments || json_dump_callback(arguments, append_json, &text, JSON_REAL_PRECISION(17)) != 0)
+    if (!arguments || !sl_json_write(arguments, JSON_REAL_PRECISION(17), &text))
         sl_buf_puts(&text, "{}");
     json_t *out = json_object();
     json_object_set(out, "name", (json_t *)name);

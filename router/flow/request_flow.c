@@ -587,9 +587,10 @@ bool sl_flow_deliver(struct sl_flow *f, struct sl_request *r, const Sluice__Toke
     sl_request_receive(r, ev->token, now);
     sl_share_charge(r->account, SL_SHARE_OUTPUT);
     r->state = SL_REQ_STREAMING;
-    if (index > r->n_placed) /* of the decode node; the first may be the prefill node's */
-        r->n_excluded = r->n_waits =
-            0; /* nodes that failed it before may be well again; its faults are counted */
+    /* From the decode node, since the first may be the prefill node's: nodes that failed it before may be well again. How
+     * often it fails is counted. */
+    if (index > r->n_placed)
+        r->n_excluded = r->n_waits = 0;
     if (index == 0)
         r->record->first_us = now;
     else if (index == 1)
